@@ -1,1 +1,1 @@
-"""What a trace relied on: sources of values, kinds of guards, the Python and native code that checks them."""
+"""Guards: the sources of the values that a trace relied on, the kinds of checks, and the Python and native code for them."""

@@ -1,5 +1,5 @@
-"""Sources of what a call computes from other values of the same call: a number over others, an item under a key that is
-another one in each call. They are fetched before the graph runs; where that raises, a guard failed."""
+"""Sources of values that a call computes from other values of the same call: a number from other numbers, an item under a key
+that changes between calls. They are fetched before the graph runs. A fetch that raises is a failed guard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sources import Computed
 
 @source
 class Expression(Source):
-    """A number over those of other sources, as a guard of kind EXPR has it."""
+    """A number computed from other sources, written as in a guard of kind EXPR."""
 
     value: SizeCondition
 

@@ -44,7 +44,7 @@ def find(cls: type, name: str, after: type | None = None) -> tuple[Any, type | N
 
 
 def marks(found: Any) -> tuple:
-    """By what a class attribute is known: what decides how it is bound. What a plain value is, is guarded where it is
+    """What identifies a class attribute: the facts that decide how it is bound. What a plain value is, is guarded where it is
     read."""
     if found is MISSING:
         return ()
@@ -76,7 +76,7 @@ class Lookup:
         return Lookup(name, None if after is None else Ref(after), None if owner is None else Ref(owner), kept)
 
     def holds(self, cls: type) -> bool:
-        """Whether the class gives the same."""
+        """Whether the class still gives the same result."""
         found, owner = find(cls, self.name, self.after.get() if self.after is not None else None)
         if owner is None or self.owner is None:
             return owner is None and self.owner is None
@@ -105,14 +105,14 @@ class ClassLookups:
         return ClassLookups(tuple(map(Ref, order(cls))), tuple(lookups))
 
     def changed(self, cls: type) -> list[str]:
-        """What the class no longer gives."""
+        """The lookups whose result has changed."""
         now = order(cls)
         if len(now) != len(self.order) or not all(k.is_(c) for k, c in zip(self.order, now)):
             return ["__mro__"]
         return [one.name for one in self.lookups if not one.holds(cls)]
 
     def holds(self, cls: type) -> bool:
-        """Whether the class gives all of it."""
+        """Whether all lookups still have the same result."""
         return not self.changed(cls)
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class ClassCheck:
         return version if self.lookups.holds(cls) else FAILED
 
     def holds(self, cls: type) -> bool:
-        """Whether the class, always the same one, gives all that was found in it."""
+        """Whether all lookups in the class still have the same result. Every call passes the same class."""
         if self.seen > UNKNOWN and self.now.value == self.seen:
             return True
         self.seen = self.again(cls)

@@ -26,7 +26,7 @@ class EntryPrinter(SourcePrinter):
         # what has been fetched: two sources may print alike (the class of two modules)
         self.by_text: dict[str, str] = {}
         self.checked: set[str] = set()
-        self.watched: dict[Ref, None] = {}  # objects held weakly
+        self.watched: dict[Ref, None] = {}  # objects held by weak reference
         self.held: dict[Ref, str] = {}  # of them, those that a local holds during a call
         self.hoist = False
         self.program: GuardProgram | None = None

@@ -1,4 +1,4 @@
-"""Which guard of an entry failed, in words, and which numbers have changed: asked when a site compiles again."""
+"""Says which guard of an entry failed, and which numbers have changed. Used when a site compiles again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an iterator of Python's own will give, seen without taking it: a region looks ahead, its exit then advances it.
+"""Reads what is left in one of Python's own iterators without advancing it. A region looks ahead; its exit then advances it.
 
 A generator is seen as it stands: where its code goes on, and what its locals, cells and stack hold. The cache of a function
 under functools.lru_cache is seen without asking the function.
@@ -80,7 +80,7 @@ class Joined:
 
 
 def rest(iterator: Any) -> Rest | Joined:
-    """What is left of an iterator. Raises: NotSeen for one whose items are not all there yet, or cannot be told."""
+    """The items left in an iterator. Raises: NotSeen if some do not exist yet, or cannot be read."""
     kind = type(iterator)
     if kind in JOINED:
         within = leaves(iterator)

@@ -16,7 +16,7 @@ _C = torch._C
 
 
 def _present(*names: str) -> tuple[Callable[[], Any], ...]:
-    """The getters that this torch has."""
+    """The getters of this list that exist in the installed torch."""
     return tuple(getattr(_C, n) for n in names if hasattr(_C, n))
 
 

@@ -92,7 +92,7 @@ class Checker:
 
     @property
     def built(self) -> bool:
-        """Whether the compiler that was given has done its work."""
+        """Whether the compiler has already built the unit."""
         return self._calls is not None
 
     @property

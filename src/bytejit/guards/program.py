@@ -52,7 +52,7 @@ from .sources import (
 )
 from .tensor_checks import neg_possible
 
-FEWEST = 8  # guards without a tensor: below, the call costs more than it saves
+FEWEST = 8  # the least number of guards, without a tensor among them: for fewer the call costs more than it saves
 ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
 DICTS = (id(dict), id(collections.OrderedDict))  # classes that never die
 
@@ -78,7 +78,7 @@ TWO_SLOTS = {OP["ALIAS"], OP["CLASS_IS"]}
 
 
 def _read(step: tuple[int, ...]) -> tuple[int, ...]:
-    """Where in a step its operands that are slots lie."""
+    """The positions of the operands of a step that are slots."""
     if step[0] == OP["DONE"]:
         return tuple(range(2, len(step)))
     return () if step[0] in NO_SLOT else (1, 2) if step[0] in TWO_SLOTS else (1,)
@@ -277,7 +277,7 @@ class GuardProgram:
 
     @property
     def pays(self) -> bool:
-        """Whether the call costs less than the same checks from Python."""
+        """Whether the native call costs less than the same checks in Python."""
         return self.tensors > 0 or self.taken >= FEWEST
 
     def want_all(self, sources: list[Source]) -> bool:

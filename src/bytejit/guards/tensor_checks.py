@@ -54,7 +54,7 @@ class TensorCheck:
         )
 
     def with_sizes(self, shape: tuple, stride: tuple) -> TensorCheck:
-        """The same with another shape and stride."""
+        """A copy with another shape and stride."""
         return replace(self, shape=shape, stride=stride)
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ def _steps(x: str, shape: tuple | None, values: tuple) -> list[str]:
 
 
 def _contiguous(shape: tuple | None, stride: tuple) -> bool:
-    """Whether `is_contiguous()` says the same of a tensor of this shape as its strides, some of which are not checked."""
+    """Whether `is_contiguous()` is equivalent to checking the strides of a tensor of this shape; some strides are not checked."""
     if shape is None or any(s < 1 for s in shape):
         return False
     return all(a == b if n > 1 else a is None for n, a, b in zip(shape, stride, contiguous_stride(shape), strict=True))

@@ -1,4 +1,4 @@
-"""Sites that held nothing, or whose compile failed: which are left alone, for how long, and which are armed in their place."""
+"""When to stop compiling at a site that had nothing to compile or failed, for how long, and which sites to arm instead."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .entry import Args, Entry, NotCompiled
 from .live_values import holds_work
 from .negative_cache import NegativeCache
 
-STARVED = 3  # compiles put off (no memory on the GPU, parameters that are not made yet) before a site is left alone
+STARVED = 3  # postponed compiles (no memory on the GPU, parameters not made yet) before a site is given up
 
 
 class BackOff:
-    """Of one function: sites that are left alone, compiles that were put off, what was seen in vain."""
+    """The back-off state of one function: sites given up, postponed compiles, values for which a site had nothing to compile."""
 
     def __init__(self, rewritten: Rewritten, sites: Sites) -> None:
         self.rewritten, self.sites = rewritten, sites
-        self.dead: set[int] = set()  # ids of points left alone
-        self.put_offs: dict[int, int] = {}  # point id -> compiles put off
+        self.dead: set[int] = set()  # ids of points where nothing is compiled any more
+        self.put_offs: dict[int, int] = {}  # point id -> number of postponed compiles
         self.negative: dict[int, NegativeCache] = {}
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self.dead.clear()
         self.put_offs.clear()
         self.negative.clear()
@@ -35,21 +35,21 @@ class BackOff:
         return NotCompiled.NOT_NOW
 
     def starved(self, point: int) -> bool:
-        """Whether a site's compiles were put off as often as they may be."""
+        """Whether a site's compiles were postponed the maximum number of times."""
         return self.put_offs.get(point, 0) >= STARVED
 
     def leave(self, point: int) -> None:
-        """No further compiles at a site."""
+        """Stop compiling at a site."""
         self.dead.add(point)
 
     def leave_all(self) -> None:
-        """No further compiles at any site."""
+        """Stop compiling at every site."""
         for point in self.rewritten.sites:
             self.dead.add(point.id)
             self.sites.state(point.id).freeze()
 
     def found_work(self, point: int, args: Args) -> None:
-        """A site has work for values of these kinds by now."""
+        """A site now has something to compile for values of these kinds."""
         if point in self.negative:
             self.negative[point].forget(args)
 

@@ -1,4 +1,4 @@
-"""Around which calls nothing is compiled: a debugger, replaced functions, torch's modes that watch each operation."""
+"""Circumstances in which nothing is compiled: a debugger, replaced functions, torch modes that watch each operation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def monitored() -> bool:
 
 
 def replaced(needed: tuple = _NEEDED) -> bool:
-    """Whether a function that the compiler uses is another one now."""
+    """Whether the program has replaced a function that the compiler uses."""
     for now, names in needed:
         for name in names:
             if now.get(name) is not names[name]:
@@ -65,7 +65,7 @@ def replaced(needed: tuple = _NEEDED) -> bool:
 
 
 def watched() -> str:
-    """What is active around the call that has to see the program's own operations, or takes no others; "" when nothing is."""
+    """The name of what is active around the call and must see the program's own operations; "" when nothing is."""
     if torch._C._len_torch_dispatch_stack():
         return "an active TorchDispatchMode"
     if torch._C._functorch.maybe_current_level() is not None:

@@ -18,13 +18,13 @@ _SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code
 
 
 def mark(compiled: types.FunctionType, fn: Callable, settings: Settings) -> None:
-    """Say of a function that it is `fn`, compiled with these settings. Its `__wrapped__` is `fn`."""
+    """Record on a function that it is `fn`, compiled with these settings. Its `__wrapped__` becomes `fn`."""
     setattr(compiled, _SETTINGS, (compiled.__code__, settings))
     torch_frames.mark_compiled(compiled, fn)
 
 
 def settings_of_function(fn: object) -> Settings | None:
-    """The settings of a compiled function; None for any other, also one that functools.wraps gave its attributes."""
+    """The settings of a compiled function; None for any other, also for one that got its attributes from functools.wraps."""
     code, settings = getattr(fn, "__dict__", {}).get(_SETTINGS, (None, None))
     return settings if code is not None and code is getattr(fn, "__code__", None) else None
 
@@ -44,7 +44,7 @@ def original(fn: Any) -> Any:
 
 
 def plain(target: Any) -> Any:
-    """What a compiled function, bound method, module or partial was before; anything else as it is."""
+    """The function, bound method, module or partial before it was compiled; anything else is returned as it is."""
     if isinstance(target, torch.nn.Module):
         return module.plain(target)
     if isinstance(target, types.MethodType):

@@ -1,4 +1,4 @@
-"""The compiled form of what a call calls that broke a graph."""
+"""The compiled form of a function whose call broke a graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keep
 
 
 def not_inlined(fn: Any) -> str:
-    """Why a Python function is never looked into; "" when it may be."""
+    """Why a Python function is never traced into; "" when it may be."""
     reason = registry.kept_out(fn)
     if not reason and follows_lines(original_code(fn.__code__)):
         return f"{fn.__qualname__} has its lines followed (sys.settrace)"

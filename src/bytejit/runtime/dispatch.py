@@ -41,7 +41,7 @@ def _in_child() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
-# How much deeper than the user's code the compiler may call: what is left of the user's limit is none of its business.
+# Frames that the compiler may use beyond the user's code. It does not have to fit in what is left of the user's recursion limit.
 COMPILER_FRAMES = 3000
 # Frames that must be left of the user's limit where a compile begins: all that runs before the limit is raised and after it
 # is put back. Closer to the limit the original code runs.
@@ -60,7 +60,7 @@ def compiling() -> bool:
 
 
 class LoopBypass:
-    """In the cell of a loop's head when no site in the loop is armed: goes on in the loop's copy, which has none."""
+    """Stands in the cell of a loop's head while no site in the loop is armed: continues in the copy of the loop without sites."""
 
     __slots__ = ("flat", "copied")
 
@@ -88,13 +88,13 @@ class SiteState:
         self.rewritten, self.point, self.compile = rewritten, point, compile
         self.flat = point.values + len(point.live)
         self.entries: tuple[Entry, ...] = ()
-        self._asked: tuple[Entry, ...] = ()  # those that the dispatcher in the cell asks
+        self._asked: tuple[Entry, ...] = ()  # the entries that the dispatcher in the cell tries
         self.frozen = False
         self.misses = self.compiles = 0
         self._cell = rewritten.cells[point.id]
         self._lock = threading.RLock()
-        self._last: Entry | None = None  # of the entries but the first, the one that fit last
-        self._next: Entry | None = None  # the one that is to become the first
+        self._last: Entry | None = None  # the entry that fit last, among all but the first
+        self._next: Entry | None = None  # the entry that will become the first
 
     def __repr__(self) -> str:
         how = "armed" if self.armed else "idle"
@@ -115,7 +115,7 @@ class SiteState:
             self._asked = entries
 
     def idle(self) -> None:
-        """The site costs nothing from now on. Entries are kept: `arm` brings them back."""
+        """Make the site cost nothing. Entries are kept: `arm` brings them back."""
         with self._lock:
             self._cell.clear()
         if self.sites is not None:
@@ -134,7 +134,7 @@ class SiteState:
                 self._cell.clear()
 
     def freeze(self) -> None:
-        """No further entries: what fits none of those there runs the original code, without compiling."""
+        """Compile no further entries: a call that fits none of them runs the original code."""
         with self._lock:
             self.frozen = True
             if not self.entries:
@@ -174,7 +174,7 @@ class SiteState:
         return args[: self.flat], self.point.id
 
     def miss(self, *args: Any) -> Exit:
-        """No entry fits: compile one and run it, or let the original code run."""
+        """Called when no entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
         try:
             room_for(ROOM)
@@ -196,7 +196,7 @@ class SiteState:
         return self.own(args) if left is MISS else left
 
     def _compile_alone(self, args: Args) -> Entry | None:
-        """The new entry, which the site then has; None when there is none, or another site compiles now."""
+        """Compile a new entry and add it to the site. None when there is none, or while another site compiles."""
         lock = _COMPILING
         if not lock.acquire(blocking=False):
             return None
@@ -322,14 +322,14 @@ class Sites:
         self.state(self.rewritten.start).arm()
 
     def forget(self, point_id: int) -> None:
-        """A site that gave up without entries may be armed again."""
+        """Allow a site that gave up without entries to be armed again."""
         state = self.states.get(point_id)
         if state is not None and not state.entries and not state.frozen:
             self.wake(point_id)
             self.states.pop(point_id)
 
     def rest(self, point_id: int) -> None:
-        """A site went idle: where none is armed in the loop around it, the loop runs as its copy without sites."""
+        """A site went idle: if no site in the loop around it is armed, run the copy of the loop without sites."""
         loop = self._loops.get(point_id)
         if loop is None or any(k in self.states and self.states[k].armed for k in loop.sites):
             return

@@ -1,4 +1,4 @@
-"""What a site runs: the protocol of entries, and the class of an entry.
+"""Entries, which a site runs: their protocol and their class.
 
 The protocol, all positional:
 
@@ -58,12 +58,12 @@ class Entry:
     """
 
     run: Callable[..., Any]
-    leaves: tuple[Kind, ...]  # kinds of ambient state that may be others behind the region than before it
-    by_value: bool  # whether it holds for some values of tensors among the arguments only
+    leaves: tuple[Kind, ...]  # kinds of ambient state that may differ after the region from before it
+    by_value: bool  # whether it holds only for some values of the tensors among the arguments
     modules: tuple[weakref.ref, ...]  # the modules that the code was called on when it was made
     guards: Iterable[Any] = ()
     text: str = ""  # of its source
-    negative: ClassVar[bool] = False  # whether it only lets calls pass for which there is nothing to compile: asked last
+    negative: ClassVar[bool] = False  # whether it only passes calls for which there is nothing to compile: tried last
 
     __slots__ = ("run", "leaves", "modules", "by_value", "__weakref__")
 
@@ -74,11 +74,11 @@ class Entry:
         return self.run(*args)
 
     def alone(self, otherwise: Callable[..., Exit]) -> Callable[..., Exit] | None:
-        """The dispatcher of a site whose only entry this is, where there is a cheaper one than for all; None elsewhere."""
+        """A cheaper dispatcher for a site that has only this entry; None where there is none."""
         return None
 
     def remember(self, modules: tuple) -> None:
-        """Note the modules that the code was called on."""
+        """Remember the modules that the code was called on."""
         self.modules = tuple(weakref.ref(m) for m in modules)
 
     def explain_failure(self, args: Args) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a site when its compile raises, and of a call when its graph raises."""
+"""What happens to a site when its compile raises, and to a call when its graph raises."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UserError(Exception):
 def compile_or_leave(
     function: CompiledFunction, point: int, options: Options, compile: Callable[[], Entry | NotCompiled | None]
 ) -> Entry | NotCompiled | None:
-    """What `compile` made. Where it raises what is not the program's to see, the site is left to the original code."""
+    """The result of `compile`. When it raises an internal fault, the site runs the original code from now on."""
     where, back_off = function.where, function.back_off
     try:
         return compile()

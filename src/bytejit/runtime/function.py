@@ -63,11 +63,11 @@ class CompiledFunction:
         torch_frames.keep_off(self.rewritten.code)
         self.recompiles = Recompiles(lambda: self.named, self.place, self.dynamic)
         self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
-        if not settings.nopython:  # with it a call that may not be compiled raises
+        if not settings.nopython:  # in this mode a call that cannot be compiled raises
             self.sites.given_up = self.recompiles.leave
         self.back_off = BackOff(self.rewritten, self.sites)
         self.steering = Steering()
-        self.callees: dict[tuple, Handle] = {}  # what compiled_callee made for broken calls of this function
+        self.callees: dict[tuple, Handle] = {}  # compiled callees of calls in this function that broke the graph
         self.shared = False  # made for callees of broken calls: whatever object they are methods of
         self.keeps_generators = False  # a region of it ended before a generator that is not at its end
         self.sites.arm_start()
@@ -81,7 +81,7 @@ class CompiledFunction:
         return self.named.where
 
     def name_after(self, args: Args) -> None:
-        """Where the code says nothing of the class that it runs for, take the name from the module of this call."""
+        """Name the function after the module of this call, where the code itself does not name a class."""
         if self.unnamed:
             self.named = named_for(args) or self.named
 
@@ -94,13 +94,13 @@ class CompiledFunction:
         return torch_controls.dynamic_by(self.settings.dynamic)
 
     def forget_entries(self) -> None:
-        """Compile anew at the next call."""
+        """Forget all entries: the next call compiles again."""
         self.sites.reset()
         self.back_off.clear()
         self.recompiles.clear()
 
     def forget_when_dead(self, point: int) -> Callable[[Entry], None]:
-        """What takes an entry of a site away, for when an object that its guards know by identity has died."""
+        """A callback that removes an entry of a site when an object that its guards compare by identity has died."""
         owner = weakref.ref(self)
 
         def forget(entry: Entry) -> None:
@@ -138,7 +138,7 @@ def with_sites(fn: types.FunctionType, handle: Handle) -> types.FunctionType:
 
 
 def cannot_rewrite(fn: types.FunctionType, e: CannotRewrite) -> types.FunctionType:
-    """`fn`, which runs as it is; said once, and counted."""
+    """Return `fn` uncompiled. Log this once, and count it."""
     registry.count("fallbacks", f"{fn.__qualname__} cannot be rewritten: {e.reason}")
     logs.warn_once(f"rewrite {fn.__qualname__}", f"{fn.__qualname__} runs uncompiled: {e.reason}")
     return fn

@@ -1,4 +1,4 @@
-"""What the values that reach a site hold: modules, tensors; and the entry of a region that held nothing for certain modules."""
+"""Modules and tensors among the values that reach a site; the entry for modules for which a region had nothing to compile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .entry import MISS, Args, Entry
 
 
 def content(a: object) -> object:
-    """What a cell holds, None when it is empty; anything else as it is."""
+    """The contents of a cell, None when it is empty; anything else is returned as it is."""
     if type(a) is types.CellType:
         try:
             return a.cell_contents
@@ -48,7 +48,7 @@ ITEMS: tuple[tuple[type, Callable[[Any], Iterable]], ...] = ((tuple, tuple.__ite
 
 
 class ModulePass(Entry):
-    """Lets calls on certain modules pass: the region held nothing for these; others may hold work in the same code."""
+    """Passes calls on modules for which the region had nothing to compile. The same code may have work for other modules."""
 
     __slots__ = ()
 

@@ -26,7 +26,7 @@ _TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
 
 
 class _Trait:
-    """What a class made here was made from and for; `settings` is None when it disables compiling.
+    """The origin and purpose of a class made here; `settings` is None when it disables compiling.
 
     The module that was given is held weakly: a class waits for the garbage collector, parameters should not.
     """
@@ -60,13 +60,13 @@ def _view(m: torch.nn.Module, cls: type) -> torch.nn.Module:
 
 
 def plain(m: torch.nn.Module) -> torch.nn.Module:
-    """The module as before compiling: a view on the same state with the original class; a plain module itself."""
+    """The module before compiling: a view on the same state with the original class. A plain module is returned itself."""
     trait = _trait(m)
     return m if trait is None else _view(m, trait.cls)
 
 
 def given(m: torch.nn.Module) -> torch.nn.Module:
-    """The module that a compiled one was made from; `plain` of it where the program has let go of that."""
+    """The module that a compiled one was made from; `plain` of it if the program no longer holds that module."""
     trait = _trait(m)
     return m if trait is None else trait.given() or plain(m)
 
@@ -165,7 +165,7 @@ def other_entrances(cls: type) -> list[str]:
 
 
 def own(fn: types.FunctionType) -> types.FunctionType:
-    """The same function over a code object of its own: compiled modules of one class must not share sites."""
+    """A copy of a function with its own code object: compiled modules of one class must not share sites."""
     made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     made.__kwdefaults__, made.__qualname__, made.__module__ = fn.__kwdefaults__, fn.__qualname__, fn.__module__
     made.__doc__, made.__annotations__ = fn.__doc__, fn.__annotations__
@@ -174,7 +174,7 @@ def own(fn: types.FunctionType) -> types.FunctionType:
 
 
 class _Method(registry.PresentMethod):
-    """A method of a compiled module, compiled from what the original's class has by that name at the moment."""
+    """A method of a compiled module, compiled from the method that the original's class has at the time of the call."""
 
     __slots__ = ("name", "cls", "owner", "compile", "of", "compiled")
 
@@ -203,7 +203,7 @@ class _Method(registry.PresentMethod):
         return self.compiled if m is None else types.MethodType(self.compiled, m)
 
     def made(self, fn: Any) -> bool:
-        """Compile what the class has now. False: it is left as it is."""
+        """Compile the method that the class has now. Returns False where it stays uncompiled."""
         if not isinstance(fn, types.FunctionType) or torch_controls.disabled(fn) or fn is torch.nn.Module.forward:
             return False
         of = (fn, fn.__code__, fn.__defaults__, fn.__kwdefaults__)
@@ -279,7 +279,7 @@ def disabled(m: torch.nn.Module, reason: str | None, recursive: bool = True) -> 
 
 
 def _disabled_method(cls: type, name: str, reason: str | None, recursive: bool) -> Callable:
-    """What calls, uncompiled, what a class has by that name at the moment."""
+    """A function that calls, uncompiled, the method that the class has under that name at the time of the call."""
 
     def present(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
         made: Any = next(c for c in type(self).__mro__ if _TRAIT in vars(c))

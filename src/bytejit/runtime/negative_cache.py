@@ -1,4 +1,4 @@
-"""Sites that held nothing to compile when they were reached with values of certain types: calls with these pass on.
+"""Remembers the types of values for which a site had nothing to compile, so that calls with these types pass quickly.
 
 A function called first with an int may be called with a tensor later. So its start keeps one entry that is asked last, the
 negative cache: it lets known types pass at a cost of 150 ns, and misses for others. As what the values refer to may change
@@ -15,13 +15,13 @@ from .dispatch import SiteState
 from .entry import MISS, Args, Entry
 
 MOST_KINDS = 64  # combinations of types; with more the site is left alone
-MOST_CALLS = 4096  # the longest wait until a site is traced again, in calls; then never again
-SLOW = 0.05  # seconds: a trace in vain that took longer is not made again for the same kinds
+MOST_CALLS = 4096  # the longest wait until a site is traced again, in calls; after that it is never traced again
+SLOW = 0.05  # seconds: a trace that found nothing and took longer is not repeated for the same kinds
 CONTAINERS: frozenset[type] = frozenset({list, tuple, dict, types.CellType})
 
 
 def kind(value: Any) -> object:
-    """What of a value decides here: its type, of a container or cell also that of what it holds first."""
+    """The kind of a value: its type; for a container or cell also the type of its first item."""
     cls = type(value)
     if cls is types.CellType:
         try:
@@ -53,7 +53,7 @@ class Seen:
 
 
 class NegativeCache(Entry):
-    """The kinds of values that one site has seen in vain: the entry that its dispatcher asks last."""
+    """The kinds of values for which one site had nothing to compile: the entry that its dispatcher tries last."""
 
     negative = True
 
@@ -71,17 +71,17 @@ class NegativeCache(Entry):
         return f"{len(self.seen)} kinds of values for which there is nothing to compile"
 
     def is_new(self, args: Args) -> bool:
-        """Whether values of these kinds never came."""
+        """Whether values of these kinds have never been seen."""
         kinds = tuple(map(kind, args))
         return have_hashes(kinds) and kinds not in self.waits
 
     def due(self, args: Args) -> bool:
-        """Whether values of these kinds have passed for as long as they were to."""
+        """Whether the waiting time for values of these kinds is over."""
         row = self.row_of(args)
         return row is not None and row.left == 1
 
     def row_of(self, args: Args) -> Seen | None:
-        """What is known of values of these types."""
+        """The row for values of these types."""
         types_ = tuple(map(type, args[: self.flat]))
         return self.seen.get(types_) if have_hashes(types_) else None
 
@@ -113,7 +113,7 @@ class NegativeCache(Entry):
             row.deep = True
 
     def alone(self, otherwise: Callable) -> Callable:
-        """The dispatcher of a site without other entries: one call less."""
+        """The dispatcher of a site without other entries: it saves one call."""
         return _pass_known(self, otherwise)
 
 

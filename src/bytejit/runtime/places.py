@@ -1,4 +1,4 @@
-"""Names for people of the code that is compiled: calls of a module run nn.Module's code, and are named after its own forward."""
+"""Names of compiled code in messages. Calls of a module run nn.Module's code, but are named after the module's own forward."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TORCH = str(Path(torch.__file__).parent)
 
 
 def names_no_class(code: types.CodeType) -> bool:
-    """Whether a code says nothing of the class that it runs for: the two of nn.Module's calls."""
+    """Whether a code object does not tell the class that it runs for: the two through which nn.Module's calls go."""
     return code in CALLS  # a tuple: a code with constants that have no hash has none either
 
 

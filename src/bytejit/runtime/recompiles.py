@@ -1,4 +1,4 @@
-"""When a site gets another entry: the recompile limit, counted for each module apart; what changed, and what is said of it."""
+"""Decides whether a site gets another entry: the recompile limit, counted for each module; finds and reports what changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .entry import Args, Entry
 from .live_values import modules_among
 from .places import Named
 
-MODULES_LIMIT = 8  # recompile_limit counts for each module apart; a site holds this many times as many
+MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
 
 
 def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
@@ -25,7 +25,7 @@ def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
 
 
 class Recompiles:
-    """Of one function: what made its sites compile again, and the modules for which they no longer do."""
+    """Recompiles of one function: their causes, and the modules for which its sites no longer compile."""
 
     def __init__(self, named: Callable[[], Named], place: Callable[[int], Where], dynamic: Callable[[], bool | None]) -> None:
         self.named, self.place = named, place  # what the function and a resume point of it are called in messages
@@ -46,7 +46,7 @@ class Recompiles:
         return any(same_objects(known, modules) for known in self.given_up)
 
     def leave(self, args: Args) -> bool:
-        """Whether what fits no entry is left to the original code, for the modules among these values."""
+        """Whether calls that fit no entry run the original code, for the modules among these values."""
         return bool(self.given_up) and self.gave_up_on(modules_among(args))
 
     def note_size(self, point: int, source: Hashable, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What a graph that raises half-way leaves behind is undone, so that the original code can run in its place.
+"""Undo the effects of a graph that raises half-way, so that the original code can run in its place.
 
 An interrupt may come while it is undone: then that is done again, which changes nothing where it was done, and the interrupt
 goes on. `putting_back` of common/ambient.py says why the attempts stand nested.
@@ -26,12 +26,12 @@ def random_states() -> States:
 
 
 def saved(tensors: list[torch.Tensor]) -> list[Saved]:
-    """What `put_back` needs to give tensors their memory and values again."""
+    """Save what `put_back` needs to restore the memory and the values of tensors."""
     return untold(lambda: [(x, x.detach(), x.detach().clone()) for x in tensors], ())
 
 
 def put_back(tensors: list[Saved], generators: States) -> None:
-    """Give tensors the memory and the values that they had, and let generators stand where they stood."""
+    """Restore the memory and the values of tensors, and the states of random generators."""
     for generator, state in generators:
         generator.set_state(state)
     if tensors:

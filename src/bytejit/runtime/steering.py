@@ -1,4 +1,4 @@
-"""What torch's stance and config say of a call that has no compiled code yet: asked before anything is compiled."""
+"""Asks torch's stance and config, before anything is compiled, what to do with a call that has no compiled code yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST_IN_EAGER = ("eager_then_compile", "aot_eager_then_compile")
 
 
 class Steering:
-    """Of one function: which of its sites ran in eager once, and with which sizes."""
+    """The sites of one function that ran in eager once, and the sizes seen then."""
 
     __slots__ = ("first",)
 
@@ -25,7 +25,7 @@ class Steering:
         self.first: dict[int, dict[tuple[str, int], int]] = {}
 
     def leaves_alone(self, state: SiteState, args: tuple, where: Where, note: Callable[[int, str, int, int], None]) -> bool:
-        """Whether this call is not to be compiled. note(site, local, dimension, size): told of sizes seen to change.
+        """Whether this call must not be compiled. note(site, local, dimension, size) is called for each size that has changed.
 
         Raises: RecompileError under the stance "fail_on_recompile".
         """

@@ -1,4 +1,4 @@
-"""`verify_correctness`: what a backend made of a graph runs once beside the graph, on copies of the inputs; both must agree."""
+"""`verify_correctness`: runs a backend's callable once beside the graph, on copies of the inputs. Both must agree."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def copied(x: object) -> object:
 
 
 def _difference(wanted: object, got: object) -> str:
-    """What is wrong with a value; "" when it is right."""
+    """How a value differs from the expected one; "" when it agrees."""
     if not isinstance(wanted, torch.Tensor) or not isinstance(got, torch.Tensor):
         return "" if type(wanted) is type(got) and wanted == got else f"is {got!r:.100}, not {wanted!r:.100}"
     near = TOLERANCE.get(wanted.dtype, OTHERS)

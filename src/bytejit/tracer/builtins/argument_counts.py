@@ -1,4 +1,4 @@
-"""How many arguments builtins take: what models of them are not called with, so that the original call raises."""
+"""How many arguments builtins take. A wrong count breaks the graph, so that the original call raises its own error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COUNTS |= {min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}
 COUNTS |= {map: (2, MANY), filter: (2, 2), enumerate: (1, 2), reversed: (1, 1), deque: (0, 2), list: (0, 1), tuple: (0, 1)}
 COUNTS |= {set: (0, 1), frozenset: (0, 1), bool: (0, 1), float: (0, 1), slice: (1, 3), range: (1, 3), vars: (0, 1)}
 COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), types.MappingProxyType.get: (2, 3)}
-POSITIONAL = {list.sort: 1, sorted: 1}  # arguments without a name, where fewer are taken than in all
+POSITIONAL = {list.sort: 1, sorted: 1}  # number of positional arguments, where it is less than the total
 COUNTS |= {functools.reduce: (2, 3), types.GeneratorType.throw: (2, 4), deque.rotate: (1, 2), deque.index: (2, 4)}
-NAMED = {min, max, enumerate, deque}  # those of COUNTS that take arguments by name
+NAMED = {min, max, enumerate, deque}  # those of COUNTS that take keyword arguments
 for _kind, _count, _names in (
     (set, 2, "add discard remove symmetric_difference_update"),
     (set, 1, "pop clear copy"),
@@ -90,7 +90,7 @@ def check_count(obj: Any, count: int, named: int) -> None:
 
 
 def describe(obj: Any) -> str:
-    """A callable as a message names it."""
+    """The name of a callable in a message."""
     module = getattr(obj, "__module__", None)
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
     name = without_records(str(name))

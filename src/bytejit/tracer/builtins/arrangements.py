@@ -35,7 +35,7 @@ def _combinations(pool: Sequence, r: int) -> Iterator:
 
 
 def _choose(pool: Sequence, r: int, start: int, step: int) -> Iterator:
-    """step: from one place to the next that may be chosen; 0 lets a place be chosen again."""
+    """step: distance from one chosen place to the next; 0 allows a place to be chosen again."""
     if r == 0:
         yield ()
         return

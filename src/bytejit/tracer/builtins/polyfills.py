@@ -58,14 +58,14 @@ def lru_cache_wrapper(function: Callable, maxsize: Any, typed: Any, info: Callab
 
 @replaces(logging.Logger.isEnabledFor)
 def is_enabled_for(logger: logging.Logger, level: int) -> bool:
-    """Without filling the cache of answers, which is done under a lock."""
+    """logging.Logger.isEnabledFor, without filling its cache of results, which needs a lock."""
     if level in logger._cache:  # type: ignore[attr-defined]
         return not logger.disabled and logger._cache[level]  # type: ignore[attr-defined]
     off = logger._is_disabled() if hasattr(logger, "_is_disabled") else logger.disabled  # 3.14 has the method
     return not off and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
 
-# code of functions that stand for others while tracing, and must not leave a region
+# code of functions that replace others while tracing, and must not leave a region
 STAYING: IdentityMap[bool] = IdentityMap()
 for _code in lru_cache_wrapper.__code__.co_consts:
     if type(_code) is types.CodeType:

@@ -27,8 +27,10 @@ from bytejit.tracer.core.values import DictVar, Known, SeqVar, SliceVar, TensorV
 from .argument_counts import describe
 
 LARGEST_TRIAL = 4_000_000  # elements of the arguments of a call that is tried
-OF_TENSORS = frozenset(("asarray", "array", "asanyarray", "ascontiguousarray"))  # take tensors, and make arrays of them
-# what reads the value: the same of the tensor
+OF_TENSORS = frozenset(
+    ("asarray", "array", "asanyarray", "ascontiguousarray")
+)  # functions that take tensors and make arrays of them
+# functions that read the value -> the same function of a tensor
 READERS: dict[str, Callable] = {
     "item": torch.Tensor.item,
     "tolist": torch.Tensor.tolist,

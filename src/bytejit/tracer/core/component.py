@@ -1,4 +1,4 @@
-"""A part of the tracer: what one family of operations needs, beside the others."""
+"""The base class of the tracer's parts. Each part serves one family of operations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .tracer import Tracer
 
 
 class Component:
-    """`t`: the whole, by which the parts reach each other."""
+    """`t`: the tracer, through which the parts reach each other."""
 
     def __init__(self, t: Tracer) -> None:
         self.t = t

@@ -1,4 +1,4 @@
-"""Draws of Python's and numpy's random numbers, hooks put on: calls that are made when the region ends, in their order.
+"""Calls that are made when the region ends, in their order: draws of Python's and numpy's random numbers, hooks put on.
 
 Nothing in the region may depend on what they give, except arithmetic, which is deferred as well: a number that decides a
 branch or enters an operation breaks the graph before it.
@@ -25,7 +25,7 @@ class DeferredCalls(Component):
     """The part of the tracer that defers calls to the end of the region."""
 
     def defer(self, kind: type, function: Callable, args: list[Var]) -> DeferredVar:
-        """A value of type `kind` that function(*args) will give."""
+        """A value of type `kind`: the result of function(*args) at the end of the region."""
         made = DeferredVar(kind, function, args, self.t.limits.steps)
         self.t.deferred_calls.append(made)
         self.t.effects.mutations += 1

@@ -11,8 +11,8 @@ from .values import Var
 class Effects:
     """Changes to objects from outside, which the region's exit makes."""
 
-    touched: dict[int, Var] = field(default_factory=dict)  # all that the region changed: what may hold itself
-    dirty: dict[int, Var] = field(default_factory=dict)  # of these, objects from outside
+    touched: dict[int, Var] = field(default_factory=dict)  # everything that the region changed; such an object may contain itself
+    dirty: dict[int, Var] = field(default_factory=dict)  # those of them that are objects from outside
     globals_written: dict[int, tuple[dict, dict]] = field(default_factory=dict)
     classes_written: dict = field(default_factory=dict)
     state_set: dict = field(default_factory=dict)  # torch's global state

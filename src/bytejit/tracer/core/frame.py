@@ -36,7 +36,7 @@ class Decoded:
     ins: tuple[Ins, ...]
     index_at: dict[int, int]
     handlers: tuple
-    body: int  # where the set-up of cells ends: the first RESUME
+    body: int  # index of the first RESUME, where the set-up of cells ends
 
 
 _decoded: IdentityMap[Decoded] = IdentityMap()  # owner: decode; size: one a living code; goes with the code
@@ -86,12 +86,12 @@ class Frame:
         "names",
         "inject",
     )
-    returned: Var  # set by RETURN and YIELD
+    returned: Var  # the value returned or yielded; set by RETURN and YIELD
     suspended: bool  # whether `returned` was yielded
 
     def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None) -> None:
         self.decoded, self.code, self.globals = decode(code), code, globals_
-        self.users = not NOT_THE_USERS.runs(globals_)  # whether a line of it is one of the user's
+        self.users = not NOT_THE_USERS.runs(globals_)  # whether a line of this code is the user's
         self.ip = 0
         self.stack: list[Var] = []
         self.locals: dict[str, Var] = {}

@@ -1,4 +1,4 @@
-"""What a trace is asked for, and where it ended."""
+"""The input of a trace (`Job`), and where it ended (`Stop`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
     by_value: int = 0  # entries of the site that hold for some values of tensors among the arguments only
     original: Callable[[types.CodeType], types.CodeType] = lambda code: code  # the code as the user wrote it
     function: str = ""
-    overrides_off: bool = False  # whether torch asks no __torch_function__ around the call
+    overrides_off: bool = False  # whether __torch_function__ is turned off around the call
     dynamic: Dynamic = Dynamic()
     cached: dict = field(default_factory=dict)  # first calls of cached functions, made while tracing (objects/caching.py)
     may_wait: bool = True  # whether the call may be left to the original code for what happens once only (NotNow)
@@ -62,7 +62,7 @@ class Stop:
 
 
 def forget_graph(graph: torch.fx.Graph) -> None:
-    """Take a graph apart that nothing uses: its nodes hold one another, and would stand until a collection."""
+    """Take an unused graph apart. Its nodes refer to each other, and would live until the next garbage collection."""
     nodes = list(graph.nodes)
     for node in nodes:
         node.args, node.kwargs = (), {}

@@ -1,4 +1,4 @@
-"""How much was traced: a region that goes on for long without tensors is left to the original code.
+"""Limits of tracing: a region that goes on for long without tensor work is left to the original code.
 
 The region then ends before the outermost loop of the root that is going on, so that the original code runs all of it.
 """
@@ -21,7 +21,7 @@ LONG_SYMBOLIC = 100  # the same for jumps back that each decide something anew a
 
 
 class Traced(Protocol):
-    """What is asked of the tracer."""
+    """What `Limits` needs from the tracer."""
 
     job: Job
     graph: torch.fx.Graph
@@ -36,7 +36,10 @@ class Limits:
     def __init__(self, t: Traced, seconds: float) -> None:
         self.t, self.seconds = t, seconds
         self.steps = 0
-        self.instructions, self.worked = 0, (0, 0)  # traced so far; nodes of the graph, and what was traced at the last
+        self.instructions, self.worked = (
+            0,
+            (0, 0),
+        )  # counts so far; number of graph nodes, and the counts when the last node was added
         self.calls_since = (0, 0)
         self.loop_counts: dict = {}
         self.first_step: dict[int, int] = {}

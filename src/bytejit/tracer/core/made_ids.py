@@ -1,4 +1,4 @@
-"""id() of what a region makes: a number that is told from others by what it is of, and known only where it leaves."""
+"""id() of objects that a region makes: compared by the object, since the number is known only when the region ends."""
 
 from __future__ import annotations
 

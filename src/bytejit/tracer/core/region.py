@@ -1,4 +1,4 @@
-"""One region from its begin to its end: the root frame at its point, the run, where it stops, and what is let go after it."""
+"""Traces one region: sets up the root frame, runs it, decides where it stops, and then releases the program's objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops or bends a trace: a graph break, a traced exception, a restart."""
+"""Exceptions that stop or redirect a trace: a graph break, an exception of the traced program, a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sizes a trace makes symbols of, and a symbol as an input of the graph."""
+"""Which sizes a trace makes symbolic, and a symbol as an input of the graph."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Dynamic:
     refused: tuple[tuple[Source, Any], ...] = ()  # of `static`, those that an operation (its Where) would not take
 
     def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
-        """The same with sizes static that an operation refused as symbols."""
+        """A copy in which sizes that an operation refused as symbols are static."""
         return replace(self, static=self.static | sources, refused=self.refused + tuple((s, where) for s in sources))
 
     def as_it_is(self) -> Dynamic:
-        """The same where every size is traced as what it is now."""
+        """A copy in which every size is traced with its present value."""
         return replace(self, hysteresis=False)
 
     @property
@@ -51,7 +51,7 @@ class Feed:
     source: Source
     value: torch.SymInt | torch.SymFloat
     node: torch.fx.Node
-    now: int | None = None  # what it is in this call, where it was traced as something else
+    now: int | None = None  # its value in this call, if it was traced with another one
 
     @property
     def origin(self) -> Source:
@@ -60,5 +60,5 @@ class Feed:
 
     @property
     def real(self) -> int | float:
-        """What it is in the call that is traced."""
+        """Its value in the traced call."""
         return self.value.node.hint if self.now is None else self.now

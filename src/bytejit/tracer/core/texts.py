@@ -44,17 +44,17 @@ def given_text(obj: str, source: Any, fix: Callable[[], None]) -> TextVar:
 
 
 def constant_of(v: Any) -> Any:
-    """A number, text or tuple of such, made a constant."""
+    """Make a number, a text or a tuple of such a constant."""
     return tuple(map(constant_of, v.items)) if isinstance(v, SeqVar) else v.obj
 
 
 def joined(*parts: str) -> str:
-    """All parts in a row."""
+    """Concatenate all parts."""
     return "".join(parts)
 
 
 def joined_by(between: str, *parts: str) -> str:
-    """All parts with text between them."""
+    """Concatenate all parts with a separator."""
     return between.join(parts)
 
 
@@ -93,7 +93,7 @@ def is_row(v: Var) -> TypeGuard[SeqVar]:
 
 
 def hint(v: Var) -> Any:
-    """What it was when traced. Adds no condition."""
+    """Its value when traced. Adds no condition."""
     if isinstance(v, SeqVar):
         return tuple(map(hint, v.items))
     if type(v) is TextVar:

@@ -39,7 +39,7 @@ from .values import TensorVar, Var
 
 @dataclass
 class Trace:
-    """What one region came to. `graph` is None when the region holds no operation; `exit_point` None: it returns."""
+    """The result of tracing one region. `graph` is None when the region holds no operation; `exit_point` None: it returns."""
 
     graph: torch.fx.GraphModule | None
     inputs: list[Source]
@@ -57,11 +57,11 @@ class Trace:
     env: dict = field(default_factory=dict)
     written: tuple[int, ...] = ()  # inputs whose storage the graph writes
     restore: tuple = ()  # (setter, args): torch's global state as it was at the start
-    leaves: tuple = ()  # kinds of ambient state that may be others behind the region than before it
-    sizes_leave: bool = False  # whether a symbolic number is returned, or left where someone else sees it
-    returned_sizes: tuple | None = ()  # (path, Expr) of symbolic numbers in what is returned; None: not all can be told
+    leaves: tuple = ()  # kinds of ambient state that may differ after the region from before it
+    sizes_leave: bool = False  # whether a symbolic number is returned, or stored where other code sees it
+    returned_sizes: tuple | None = ()  # (path, SizeCondition) of symbolic numbers in the result; None: not all can be expressed
     resolve: Callable[[], None] = lambda: None  # adds what is known of symbols to the guards: after the backend has run
-    asked: bool = False  # whether the program asked if it is compiled
+    asked: bool = False  # whether the program called is_compiling()
     at_work: bool = True  # whether tensors or modules were met
     let_go: Callable[[], None] = lambda: None  # forgets the program's objects: after the entry is built
     modes: bool = False  # whether torch function modes were active around the call
@@ -117,7 +117,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
 
 
 def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
-    """A region that ends where it starts."""
+    """The trace of a region that ends where it starts."""
     return Trace(
         None,
         [],
@@ -192,7 +192,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
 
 
 def add_last_guards(t: Tracer) -> None:
-    """Guards that only the whole region shows to be needed."""
+    """Add the guards whose need is known only at the end of the region."""
     if t.reads_grad and not t.grad_matters:
         for v in t.inputs:
             if isinstance(v, TensorVar):
@@ -270,7 +270,7 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
 
 
 def kinds_left(t: Tracer, replay: SideEffectReplay) -> tuple[ambient_kinds.Kind, ...]:
-    """Kinds of ambient state that the region's graph or exit sets."""
+    """The kinds of ambient state that the region's graph or exit sets."""
     return ambient_kinds.SET_BY_EXITS if t.state_first or t.region or replay.kinds_entered() else ()
 
 

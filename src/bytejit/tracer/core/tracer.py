@@ -59,7 +59,7 @@ from .values import (
 
 
 class ExitHere(Exception):
-    """The region ends at the step that it was asked to."""
+    """The region ends at the requested step."""
 
 
 class Tracer:
@@ -73,7 +73,7 @@ class Tracer:
         self.effects, self.limits = Effects(), Limits(self, job.time_limit)
         self.parts: list = [self.limits]  # the components, each of which has this tracer
         self.graph = torch.fx.Graph()
-        self.graph_leaves = False  # whether the graph is the entry's
+        self.graph_leaves = False  # whether this graph is the entry's own, not one within it
         self.guards = GuardSet()
         self.inputs: list[TensorVar | Feed] = []
         self.by_id: dict[int, Var] = {}
@@ -96,7 +96,7 @@ class Tracer:
         self.devices: list[torch.device] = []  # device managers entered in the region
         self.inference: list[tuple] = []  # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []  # iterators from outside, see tracer/objects/external_iterators.py
-        self.fetched: list[Lazy] = []  # values from outside that may be missing when they are fetched again
+        self.fetched: list[Lazy] = []  # values from outside that may no longer exist when they are fetched again
         self.escaped: dict[int, int] = {}  # tensors of function transforms that are over -> step, torch/transforms.py
         self.claimed: dict[int, object] = {}  # iterator -> the enumerate or zip that draws from it
         self.checkpoints = False  # whether a part of the graph is a checkpoint's
@@ -180,7 +180,7 @@ class Tracer:
         raise AssertionError(f"{function} did not raise")
 
     def touch(self, v: Var) -> None:
-        """v is about to change: what came from outside is written back at the exit."""
+        """Note that v is about to change. The exit writes the change back to an object from outside."""
         self.effects.mutations += 1
         self.effects.touched[id(v)] = v
         if v.source is not None:

@@ -1,4 +1,4 @@
-"""Symbolic values: what the tracer keeps on the stack and in locals in place of real objects. One class a behaviour.
+"""Symbolic values, which stand for real objects on the tracer's stack and in its locals. One class for each behaviour.
 
 A value read from outside the region stays `Lazy` until something looks at it; only then is it guarded (tracer/core/wrap.py).
 """

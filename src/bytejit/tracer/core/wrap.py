@@ -1,4 +1,4 @@
-"""Real objects to Vars: what is guarded when the trace first looks at a value from outside."""
+"""Turns real objects into Vars, and adds the guards when the trace first looks at a value from outside."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Wrapping(Component):
     """The part of the tracer that turns real objects into Vars."""
 
     def real(self, v: Var) -> Var:
-        """The value behind a Lazy; looking at it guards it."""
+        """The value behind a Lazy. Looking at it adds a guard."""
         if type(v) is not Lazy:
             return v
         if v.var is None:
@@ -145,8 +145,8 @@ class Wrapping(Component):
         return v
 
     def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
-        """Look at a value from outside: guard what it is, and model it."""
-        if type(obj) in weakref.ProxyTypes:  # each look at it looks at what it stands for, which may be gone
+        """Look at a value from outside: guard it, and make the Var for it."""
+        if type(obj) in weakref.ProxyTypes:  # each access asks for the object that it refers to, which may be dead
             raise Break("a weak proxy")
         if replaces_lookup(obj):
             raise Break("a metaclass that replaces how attributes of classes are read")

@@ -1,1 +1,1 @@
-"""How a region is left: values made again, effects replayed, and the jump back or the return, as Python statements."""
+"""The exit of a region as Python statements: make values again, replay effects, then return or jump back."""

@@ -1,4 +1,4 @@
-"""Writes to objects from outside: statements that make each what the region made of it."""
+"""Statements that write the region's changes to objects from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements being written: what code that makes one kind of value needs of the whole."""
+"""The statements written so far, and what the writer of each kind of value needs for its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Statements:
         self.start(SourcePrinter())
 
     def start(self, printer: SourcePrinter) -> None:
-        """No lines yet."""
+        """Start with no lines."""
         self.at = printer
         self.lines: list[str] = []
         self.fills: list[tuple[str, CellVar]] = []  # cells that get their contents once all functions are made
@@ -35,7 +35,7 @@ class Statements:
         self.arrays: list[ArrayVar] = []
 
     def new_name(self, v: Var) -> str:
-        """A local for a Var."""
+        """A new local for a Var."""
         name = self.names[id(v)] = f"n{self.count}"
         self.count += 1
         return name

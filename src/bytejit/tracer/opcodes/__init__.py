@@ -1,1 +1,1 @@
-"""One handler an opcode, by family."""
+"""Handlers of opcodes, one each, by family."""

@@ -61,7 +61,7 @@ def list_to_tuple(t: Tracer, f: Frame, ins: Ins) -> None:
 
 
 def target_of(t: Tracer, f: Frame, ins: Ins) -> Any:
-    """The container below the stack's top that is about to change; a region may start with it half filled."""
+    """The container on the stack that is about to be filled. A region may start while it is half filled."""
     target = t.values.real(f.stack[-ins.arg])
     t.touch(target)
     return target

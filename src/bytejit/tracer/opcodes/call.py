@@ -78,7 +78,7 @@ def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
 
 
 def shown(t: Tracer, function: Var) -> str:
-    """A callable as messages about its arguments name it. Raises: Break."""
+    """The name of a callable in messages about its arguments. Raises: Break."""
     try:
         name, module = (t.const(t.attributes.getattr(function, n)) for n in ("__qualname__", "__module__"))
     except Raised:
