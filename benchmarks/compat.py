@@ -7,6 +7,7 @@ operator that the import asks for is declared, and the import tried again.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 from types import ModuleType
@@ -42,3 +43,10 @@ def import_timm() -> ModuleType:
     """timm, imported; it imports torchvision."""
     import_torchvision()
     return importlib.import_module("timm")
+
+
+def import_transformers() -> ModuleType:
+    """transformers, imported; its models import torchvision where it is installed."""
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision()
+    return importlib.import_module("transformers")

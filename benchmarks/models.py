@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 import torch
-from compat import import_timm, import_torchvision
+from compat import import_timm, import_torchvision, import_transformers
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,7 @@ def timm_model(name: str, batch: int, size: int = 224) -> Callable[[str], Built]
 
 def _language(name: str, batch: int, dtype: torch.dtype = torch.float32) -> Callable[[str], Built]:
     def build(device: str) -> Built:
-        import_torchvision()  # transformers imports it, and fails where its compiled part does not load
-        import transformers
-
+        transformers = import_transformers()
         model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")())
         kwargs = {"use_cache": False} if name == "GPT2" else {}
         return Built(model.to(device, dtype).eval(), (torch.randint(0, 30000, (batch, 128), device=device),), kwargs)

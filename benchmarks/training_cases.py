@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from compat import import_torchvision, import_transformers
 from torch import nn
 
 Built = tuple[nn.Module, tuple, Callable]  # a model, its arguments, the loss of its result
@@ -51,18 +52,16 @@ def resnet(device: str) -> Built:
 
 def bert(device: str) -> Built:
     """BERT with 4 layers, 4 sequences of 64."""
-    from transformers import BertConfig, BertModel
-
-    model = BertModel(BertConfig(num_hidden_layers=4))
+    transformers = import_transformers()
+    model = transformers.BertModel(transformers.BertConfig(num_hidden_layers=4))
     return model, (torch.randint(0, 30000, (4, 64), device=device),), lambda y: y.last_hidden_state.square().mean()
 
 
 def gpt2(device: str) -> Built:
     """GPT-2 with 3 layers, 2 sequences of 64."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+    transformers = import_transformers()
     ids = torch.randint(0, 50000, (2, 64), device=device)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=3, use_cache=False))
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=3, use_cache=False))
     return model, (ids,), lambda y: nn.functional.cross_entropy(y.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
@@ -91,10 +90,9 @@ class Recurrent(nn.Module):
 
 def vit(device: str) -> Built:
     """A vision transformer: 6 layers of 192, 8 images of 96 x 96 pixels in patches of 8."""
-    from transformers import ViTConfig, ViTForImageClassification
-
+    transformers = import_transformers()
     sizes = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
-    model = ViTForImageClassification(ViTConfig(**sizes, image_size=96, patch_size=8, num_labels=100))
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, image_size=96, patch_size=8, num_labels=100))
     target = torch.randint(0, 100, (8,), device=device)
     return model, (torch.randn(8, 3, 96, 96, device=device),), lambda y: nn.functional.cross_entropy(y.logits, target)
 
@@ -133,10 +131,8 @@ def unet(device: str) -> Built:
 # ---- for a GPU: those that the figures of torch.compile are known of ---------------------------------------------------------
 def images(device: str, name: str, batch: int) -> Built:
     """A network of torchvision, images of 224 x 224 pixels."""
-    import torchvision
-
     target = torch.randint(0, 1000, (batch,), device=device)
-    model = getattr(torchvision.models, name)()
+    model = getattr(import_torchvision().models, name)()
     return model, (torch.randn(batch, 3, 224, 224, device=device),), partial(class_loss, target)
 
 
@@ -147,9 +143,7 @@ def class_loss(target: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def words(device: str, name: str, batch: int, length: int, **config: object) -> Built:
     """A language model of transformers that predicts the next word."""
-    import transformers
-
-    model_type = getattr(transformers, name)
+    model_type = getattr(import_transformers(), name)
     model = model_type(model_type.config_class(use_cache=False, **config))
     ids = torch.randint(0, 1000, (batch, length), device=device)
     return model, (ids,), partial(next_word_loss, ids)
@@ -162,10 +156,9 @@ def next_word_loss(ids: torch.Tensor, y: object) -> torch.Tensor:
 
 def encoder(device: str) -> Built:
     """BERT-base, 16 sequences of 128."""
-    from transformers import BertConfig, BertModel
-
+    transformers = import_transformers()
     ids = torch.randint(0, 30000, (16, 128), device=device)
-    return BertModel(BertConfig()), (ids,), lambda y: y.last_hidden_state.float().square().mean()
+    return transformers.BertModel(transformers.BertConfig()), (ids,), lambda y: y.last_hidden_state.float().square().mean()
 
 
 @dataclass(frozen=True)

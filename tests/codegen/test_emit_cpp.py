@@ -38,6 +38,14 @@ PROGRAMS = {
     "mean_2d": (lambda x: x.mean((2, 3)), (r(4, 8, 14, 14),)),
     "embedding": (lambda i, w: F.embedding(i, w) * 2, (torch.randint(0, 30, (4, 7)), r(30, 16))),
     "pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (r(2, 3, 17, 17),)),
+    "pool_last": (
+        lambda x: F.max_pool2d((x * 2).relu(), 3, 2, 1, return_indices=True),
+        (r(2, 64, 17, 17).contiguous(memory_format=torch.channels_last),),
+    ),
+    "pad_last": (
+        lambda x: F.pad(x, (1, 2, 0, 1), value=3.5) * 2,
+        (r(2, 64, 9, 9).contiguous(memory_format=torch.channels_last),),
+    ),
     "conv": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), (r(1, 3, 8, 8), r(4, 3, 3, 3), r(4))),
     "double": (lambda x: x.exp().log1p().tanh(), (r(1000).double(),)),
     "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
@@ -178,7 +186,7 @@ def test_constants(value, dtype: str, text: str) -> None:
 
 
 @cxx
-@pytest.mark.parametrize("name", ["sin_cos", "softmax", "norm_gelu", "double"])
+@pytest.mark.parametrize("name", ["sin_cos", "softmax", "norm_gelu", "double", "pool_last", "pad_last"])
 def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
     """GCC's own report: no loop under `#pragma omp simd` is left scalar."""
     options = config.current

@@ -54,6 +54,16 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
         lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
         (torch.full((1, 1, 8, 8), -float("inf")),),
     ),
+    # channels innermost, in lanes: whether an element is inside is the same for all of them
+    "max2_indices_last": (lambda x: F.max_pool2d(x.relu() + 1, 3, 2, 1, return_indices=True), (last(with_nan(r(2, 33, 9, 8))),)),
+    "max2_indices_double": (lambda x: F.max_pool2d(x, 3, 1, 1, 1, return_indices=True), (last(r(2, 33, 5, 8)).double(),)),
+    "max2_indices_dilated": (lambda x: F.max_pool2d(x, 3, 2, 1, 2, return_indices=True), (with_nan(r(2, 3, 9, 40)),)),
+    "max2_indices_outside": (
+        lambda x: F.max_pool2d(x, 3, 2, 1, 2, return_indices=True),
+        (last(torch.full((1, 33, 9, 8), -float("inf"))),),
+    ),
+    "avg2_last": (lambda x: F.avg_pool2d(x.exp(), 3, 2, 1, count_include_pad=False), (last(r(2, 33, 9, 8)),)),
+    "pad_last": (lambda x: F.pad(x, (1, 2, 1, 0), value=3.5).exp(), (last(r(2, 33, 9, 8)),)),
     "max2_large": (lambda x: F.max_pool2d(x.relu(), 5, 1, 2), (r(2, 3, 9, 11),)),
     "max2_chain": (
         lambda x: (y := F.max_pool2d(x, 5, 1, 2), z := F.max_pool2d(y, 5, 1, 2), torch.cat([x, y, z], 1))[2],

@@ -71,10 +71,13 @@ class IndexText(IndexPrinter):
 
 class ExprText:
     """Prints one expression; `names` maps the id of an expression to its text, `element(buffer, offset)` names
-    memory."""
+    memory, `rows` maps the id of a masked load to the element of a row that is zeros where the mask is false, `choices` the id
+    of a select to its condition as bits, where all lanes share it."""
 
     def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
         self.table, self.names, self.index, self.element = table, names, index, element
+        self.rows: dict[int, str] = {}
+        self.choices: dict[int, str] = {}
 
     def inline(self, e: Expr) -> str | None:
         """The text of an expression that needs no statement; None for the others."""
@@ -94,12 +97,16 @@ class ExprText:
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
         """The right side of a statement. far: trigonometry for any argument (not in lanes)."""
         if e.kind == "load":
+            if id(e) in self.rows:
+                return self.rows[id(e)]
             text = self.element(e.name, e.attr[0])
             if e.mask is not None:
                 zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in ("bf16", "f16") else f"({e.dtype})0"
                 return f"{self.names[id(e.mask)]} ? {text} : {zero}"
             return text
         args = [self.names[id(a)] for a in e.args]
+        if id(e) in self.choices:
+            return f"bj::choose({self.choices[id(e)]}, {args[1]}, {args[2]})"
         if far and e.name in TRIG:
             return f"bj::{e.name}_any({args[0]})"
         if e.name == "to" and e.dtype in FLOATS and self.short(e.args[0]):

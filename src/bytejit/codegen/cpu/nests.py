@@ -7,13 +7,17 @@ from typing import Any
 
 from bytejit.codegen.cpu.sums import CHAIN, sums_of
 from bytejit.codegen.emit import common
+from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.ops.table import OpTable
+from bytejit.common.dtypes import itemsize
 
 from .expressions import TRIG, ExprText
 from .reductions import NestState, Reductions, narrow
 
+ZEROS = 32768  # bytes of the row of zeros of prelude/base.h
+CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # what its `choose` takes
 CHUNK = 1024  # elements whose trigonometric arguments are checked together: stays in the first cache
 
 
@@ -213,6 +217,37 @@ class NestPrinter(Reductions):
         for x in n.placed:
             if x.depth == depth and (wanted is None or id(x.expr) in wanted):
                 self.statement(n, x.expr, far or depth < len(n.names))
+        if only is None and depth == len(n.names) - 1 and (n.sched.vector or n.block):
+            self.shared_conditions(n)
+
+    def shared_conditions(self, n: NestState) -> None:
+        """What stands before a loop in lanes for conditions that all its lanes share: GCC would run the loop in no lanes at all
+        where it can see them, and jump for each element. A load reads a row of zeros instead; a select picks bits."""
+        inner = {id(x.expr) for x in n.placed if x.depth == len(n.names)}
+        choices: dict[int, str] = {}
+        for e in (x.expr for x in n.placed if id(x.expr) in inner):
+            if e.kind == "load" and e.mask is not None and not any(id(a) in inner for a in e.needs):
+                self.shared_row(n.names[-1], e)
+            elif e.kind == "op" and e.name == "select" and e.dtype in CHOSEN and id(e.args[0]) not in inner:
+                condition = e.args[0]
+                if id(condition) not in choices:
+                    choices[id(condition)] = name = f"c{self.counter}"
+                    self.counter += 1
+                    self.text.add(f"const i64 {name} = bj::choice({self.names[id(condition)]});")
+                self.expr.choices[id(e)] = choices[id(condition)]
+
+    def shared_row(self, inner: str, e: Expr) -> None:
+        """Name the row that a masked load walks along the innermost axis, where it is as short as the row of zeros."""
+        at, size, room = ix.index(e.attr[0]), self.sizes[inner], ZEROS // itemsize(e.dtype)
+        step = at.coefficient(inner)
+        if not isinstance(step, int) or step < 0 or not isinstance(size, int) or step * (size - 1) >= room:
+            return
+        if at.within_atoms(inner) or e.name in self.locals:
+            return
+        name, self.counter = f"r{self.counter}", self.counter + 1
+        first = self.element(e.name, at - ix.var(inner) * step)
+        self.text.add(f"const {e.dtype}* const {name} = {self.names[id(e.mask)]} ? &{first} : bj::zeros<{e.dtype}>();")
+        self.expr.rows[id(e)] = f"{name}[{self.index(ix.var(inner) * step)}]"
 
     def statement(self, n: NestState, e: Expr, far: bool) -> None:
         if e.kind == "ref":

@@ -5,6 +5,7 @@ Every rewriting goes through `Rewriter`, which walks a DAG once, operands first,
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -217,6 +218,10 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
     elif name == "and" and any(x.kind == "const" for x in args) and e.dtype == "b8":
         x, y = args if args[0].kind == "const" else args[::-1]
         return y if x.attr else x
+    elif name == "isnan" and a.kind == "op" and a.name in ("maximum", "minimum"):
+        # of the operands: asked of the larger of 0 and x, GCC jumps by which one it was, and a loop runs in no lanes
+        nans = [make_op(cons, e, (x,)) for x in a.args if x.kind != "const" or x.attr != x.attr]
+        return functools.reduce(lambda x, y: cons.op("or", (x, y), "b8", e.where), nans) if nans else cons.const(False, "b8")
     elif name in _COMPARE and all(x.kind == "const" for x in args) and args[0].dtype == "i64":
         return cons.const(_COMPARE[name](args[0].attr, args[1].attr), "b8")
     return cons.op(name, args, e.dtype, e.where, e.attr)

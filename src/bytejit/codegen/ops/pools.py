@@ -127,23 +127,52 @@ _max_pool(3, "max_pool3d_with_indices", "max_pool3d")
 
 
 def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
-    """Flat position in x's last dims of the window's first greatest element; nan is greatest."""
-    best: F | None = None
-    for (e, mask), k in zip(window.elements(c, -math.inf), window.places()):
-        flat, own = ix.ZERO, window.at(c, k)[0][-window.n :]
-        for v, size in zip(own, window.x.shape[-window.n :]):
-            flat = flat * size + v
-        here = F(ctx, ctx.cons.index(flat))
+    """Flat position in x's last dims of the window's first greatest element; nan is greatest. Elements outside are -inf, never
+    greater than another: where all are, the first one inside stands.
+
+    Kept is how far it lies behind the window's first place, in 32 bits where that is enough: as many lanes as the elements.
+    """
+    best, at = None, _first_inside(ctx, window, c)
+    for (e, _), k in zip(window.elements(c, -math.inf), window.places()):
         if best is None:
-            best, at, low = e, here, mask
+            best = e
             continue
         better = e.do("gt", best).do("or", e.do("isnan"))
-        if mask is not None:
-            better = better.do("and", F(ctx, mask))
-        if low is not None:  # low: whether an element before this one was inside; until then this one's place stands
-            at, low = F(ctx, low).pick(at, here), None if mask is None else ctx.op("or", low, mask)
-        best, at = better.pick(e, best), better.pick(here, at)
-    return at.e
+        best, at = better.pick(e, best), better.pick(_distance(ctx, window, k, at.e.dtype), at)
+    start = F(ctx, ctx.cons.index(_flat(window, window.at(c, (0,) * window.n)[0][-window.n :])))
+    return (start + F(ctx, ctx.cast(at.e, "i64"))).e
+
+
+def _flat(window: Window, place: tuple) -> ix.Index:
+    """A position in x's last dims as one number."""
+    flat = ix.ZERO
+    for v, size in zip(place, window.x.shape[-window.n :]):
+        flat = flat * size + v
+    return ix.index(flat)
+
+
+def _distance(ctx: Lowering, window: Window, k: tuple, dtype: str) -> F:
+    """How far window element k lies behind the first."""
+    far = _flat(window, tuple(v * d for v, d in zip(k, window.dilation)))
+    return F(ctx, ctx.const(far if far.terms else far.const, dtype))
+
+
+def _first_inside(ctx: Lowering, window: Window, c: tuple) -> F:
+    """How far the first element that lies in x is behind the window's first."""
+    n, sizes = window.n, window.x.shape[-window.n :]
+    known = all(isinstance(s, int) for s in sizes) and max(window.dilation) * max(window.kernel) * math.prod(sizes) < 1 << 31
+    total = F(ctx, ctx.const(0, "i32" if known else "i64"))
+    for d, own in enumerate(window.at(c, (0,) * n)[0][-n:]):
+        behind = F(ctx, ctx.const(0, total.e.dtype))
+        for k in range(1, window.kernel[d]):
+            before = own + (k - 1) * window.dilation[d]
+            if ix.at_least(before, 0, ctx.sizes):
+                break
+            outside = F(ctx, ctx.op("lt", ctx.cons.index(before), ctx.const(0, "i64")))
+            step = tuple(k if i == d else 0 for i in range(n))
+            behind = outside.pick(_distance(ctx, window, step, total.e.dtype), behind)
+        total = total + behind
+    return total
 
 
 def _avg_pool(n: int) -> None:

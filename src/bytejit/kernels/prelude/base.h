@@ -20,7 +20,23 @@ typedef bool b8;
 
 namespace bj {
 
+// A row of zeros: what a load reads in all lanes under a mask that is false in all of them.
+constexpr i64 ZEROS = 32768;  // bytes
+alignas(64) static u8 zero_bytes[ZEROS] __attribute__((unused));
+template <class T> BJ const T* zeros() { return (const T*)zero_bytes; }
+
 template <class To, class From> BJ To bits(From x) { return __builtin_bit_cast(To, x); }
+
+// A choice that all lanes share: the condition as bits, made before the loop where the compiler cannot see what they stand for.
+BJ i64 choice(b8 yes) {
+    i64 all = -(i64)yes;
+    __asm__("" : "+r"(all));
+    return all;
+}
+BJ f32 choose(i64 all, f32 a, f32 b) { return bits<f32>((bits<i32>(a) & (i32)all) | (bits<i32>(b) & ~(i32)all)); }
+BJ f64 choose(i64 all, f64 a, f64 b) { return bits<f64>((bits<i64>(a) & all) | (bits<i64>(b) & ~all)); }
+BJ i32 choose(i64 all, i32 a, i32 b) { return (a & (i32)all) | (b & ~(i32)all); }
+BJ i64 choose(i64 all, i64 a, i64 b) { return (a & all) | (b & ~all); }
 
 BJ f32 fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 BJ f64 fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
