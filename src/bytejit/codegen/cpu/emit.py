@@ -28,8 +28,8 @@ from .kernel import KernelPrinter
 from .reductions import CppText
 
 HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
-UNIT_CHARS = 12_000  # of kernel text, from which a second unit pays for its own start of the compiler
-RELEASE_BYTES = 1 << 18  # traffic of a run above which other Python threads may run meanwhile
+UNIT_CHARS = 12_000  # characters of kernel text from which a second translation unit is worth another start of the compiler
+RELEASE_BYTES = 1 << 18  # bytes of traffic above which a run releases the GIL
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
         traffic += common.traffic(plan, call)
         passed = [_pointer(plan, b, args, printer.starts.get(b, 0)) for b in (*call.reads, *call.writes)]
         passed += [args.setdefault(("size", s), f"n{len(args)}") for s in printer.symbols]
-        # what is the user's stays as it was where an earlier kernel failed: the caller then runs the program's own code
+        # after a failed kernel no user memory is written: the caller then runs the program's own code
         guard = "if (!err) " if failed and any(plan.buffers[b].kind == "input" for b in call.writes) else ""
         failed = failed or raises
         lines.append(f"    {guard}{name}({', '.join([*passed, 'threads', '&err'])});")

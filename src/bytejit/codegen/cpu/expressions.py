@@ -14,7 +14,7 @@ from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import FLOATS
 
-TRIG = frozenset({"sin", "cos", "tan"})  # right for arguments up to BJ_TRIG only; `<name>_any` for the rest
+TRIG = frozenset({"sin", "cos", "tan"})  # correct only for arguments up to BJ_TRIG; `<name>_any` for larger ones
 # numbers that C++ has no plain literal for
 LITERALS = {-(1 << 63): "(-9223372036854775807LL - 1)", (1 << 63) - 1: "9223372036854775807LL", -(1 << 31): "(-2147483647 - 1)"}
 
@@ -88,7 +88,7 @@ class ExprText:
         return None
 
     def short(self, e: Expr) -> bool:
-        """Whether a whole number is a place that is known to fit 32 bits, which vector units can turn into floats."""
+        """Whether an integer is an index known to fit 32 bits, which vector units can convert to float."""
         if e.kind != "index":
             return False
         low, high = ix.bounds(ix.index(e.attr), self.index.sizes)
@@ -128,7 +128,7 @@ def identity(r: Reduce) -> str:
 def combine(r: Reduce, into: str, value: str) -> str:
     """The new value of accumulator `into` with `value`; not for argmax, argmin."""
     b8 = r.dtype == "b8"
-    if r.running and r.kind in ("amax", "amin"):  # of equal ones the later, as eager: one comparison an element
+    if r.running and r.kind in ("amax", "amin"):  # of equal elements the later one, as in eager: one comparison an element
         sign = ">=" if r.kind == "amax" else "<="
         return f"({value} {sign} {into}) | ({value} != {value}) ? {value} : {into}"
     return {

@@ -24,7 +24,7 @@ from .expressions import ExprText, IndexText
 from .nests import NestPrinter
 from .reductions import CppText
 
-STACK = 64 * 1024  # bytes of a thread's rows that may lie on the stack
+STACK = 64 * 1024  # limit of bytes of a thread's rows on the stack
 
 
 def starts(call: Call) -> dict[str, int]:
@@ -109,7 +109,7 @@ class KernelPrinter(NestPrinter):
         return t
 
     def local_rows(self) -> None:
-        """Rows of a thread: on the stack as far as they are small."""
+        """Declare the row buffers of a thread: small ones on the stack."""
         used = 0
         for b in self.locals:
             buffer = self.buffers[b]

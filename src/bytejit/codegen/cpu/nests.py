@@ -18,7 +18,7 @@ from .reductions import NestState, Reductions, narrow
 
 ZEROS = 32768  # bytes of the row of zeros of prelude/base.h
 CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # what its `choose` takes
-CHUNK = 1024  # elements whose trigonometric arguments are checked together: stays in the first cache
+CHUNK = 1024  # elements whose trigonometric arguments are checked together; they stay in the L1 cache
 
 
 class NestPrinter(Reductions):

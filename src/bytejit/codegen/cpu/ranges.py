@@ -1,4 +1,4 @@
-"""A kernel of many parts as a kernel for each: where the parts of a concatenation meet, an axis is cut.
+"""Splits a kernel with many parts into a kernel for each part: an axis is cut where the parts of a concatenation meet.
 
     o[i] = a[i] if i < 32 else b[i - 32] if i < 64 else ...      ->      o[i] = a[i] for i:32, o[i + 32] = b[i] for i:32, ...
 
@@ -17,7 +17,7 @@ from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import Rewriter, kernel_roots
 
-MANY = 4  # parts: so many cost more under masks than in loops of their own
+MANY = 4  # number of parts from which loops of their own cost less than masks
 # from which value of the axis on a comparison of it with a number has the other result
 FLIPS = {"lt": (0,), "ge": (0,), "le": (1,), "gt": (1,), "eq": (0, 1), "ne": (0, 1)}
 TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}

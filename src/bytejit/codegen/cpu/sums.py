@@ -1,4 +1,4 @@
-"""How long sums of floats are kept: an f32 that takes n floats one after another is wrong by about sqrt(n) roundings of its last
+"""How long sums of floats are accumulated: an f32 that takes n floats one after another is wrong by about sqrt(n) roundings of its last
 value, and by n where one of them is far larger than the rest.
 
 Eager cuts long sums into parts, and keeps the moments of batch norms and scans in f64. Here a single accumulator
@@ -16,7 +16,7 @@ from bytejit.codegen.emit import common
 from bytejit.codegen.loops.ir import Reduce
 
 CHAIN = 32  # additions in a row to one accumulator of f32
-FEW = 16  # additions in all that f32 may take
+FEW = 16  # total number of additions allowed in f32
 
 
 @dataclass(frozen=True)
@@ -59,5 +59,5 @@ def accumulator(r: Reduce, sums: Sums) -> str:
 
 
 def emptied(r: Reduce, sums: Sums) -> bool:
-    """Whether a reduction's accumulators are emptied now and then."""
+    """Whether a reduction's accumulators are emptied from time to time."""
     return bool(sums.axis) and r.kind == "sum" and r.dtype == "f32" and not r.running

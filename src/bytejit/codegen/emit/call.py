@@ -35,7 +35,7 @@ from bytejit.common.where import Where
 from .check import CheckLine, Steady, steady_check, words_of
 from .operands import Operands
 
-TOGETHER = 4  # copies of values into inputs from which on one call makes all of them
+TOGETHER = 4  # number of copies into inputs from which one call makes all of them
 
 
 class CallPrinter(Operands):
@@ -181,7 +181,7 @@ class CallPrinter(Operands):
         return self._function(shown)
 
     def _copies(self, written: list[MutationCopy], flat: list[str]) -> None:
-        """Values of inputs at the end, put there. Many are one call: on a GPU it moves all of them in a few launches. A value
+        """Copy values into inputs at the end of the call. Many copies are one call: on a GPU it moves all of them in a few launches. A value
         that is another input, or a part of one, goes by itself, in order."""
         fresh: list[MutationCopy] = []
         apart: list[MutationCopy] = []

@@ -1,4 +1,4 @@
-"""The text of a call function with the values of its names, and what errors of kernels become."""
+"""The text of a call function with the values of its names; raises the errors that kernels report."""
 
 from __future__ import annotations
 

@@ -30,16 +30,16 @@ KEPT = 1024  # combinations of sizes that are remembered
 
 
 class CheckLine(str):
-    """A line that only the checking copy has."""
+    """A line that is only in the checking version of the function."""
 
 
 class Steady(str):
-    """A line that only the plain function has."""
+    """A line that is only in the version without checks."""
 
 
 @dataclass(frozen=True)
 class ExpectedResult:
-    """What a library call is to return."""
+    """The result that a library call has to return."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -50,7 +50,7 @@ class ExpectedResult:
         return f"{self.dtype}{list(self.shape)} on {self.device}"
 
     def words(self) -> list[int]:
-        """As the compiled check takes it. Strides that lead nowhere are not checked."""
+        """The words that the compiled check reads. Strides of dimensions of size 1, and of empty tensors, are not checked."""
         code, bits = CODES[self.dtype]
         strides = [ANY if n == 1 or 0 in self.shape else s for n, s in zip(self.shape, self.stride)]
         return [
@@ -65,12 +65,12 @@ class ExpectedResult:
         ]
 
     def lies_in(self, stride: tuple[int, ...]) -> bool:
-        """Whether these strides lead to the same places."""
+        """Whether these strides address the same elements."""
         return same_places(self.shape, stride, self.stride)
 
 
 def words_of(rank: int) -> int:
-    """Number of words of a `ExpectedResult`."""
+    """Number of words of an `ExpectedResult`."""
     return 6 + 2 * rank
 
 

@@ -59,7 +59,7 @@ def view_of(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple, s
 
 
 def fixed(v: View) -> bool:
-    """Whether a window is the same at all sizes."""
+    """Whether a window does not depend on symbolic sizes."""
     return all(isinstance(n, int) for n in (v.offset, *v.shape, *v.stride))
 
 

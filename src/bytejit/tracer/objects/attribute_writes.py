@@ -113,7 +113,7 @@ class AttributeWrites(Component):
         self.t.effects.globals_written.setdefault(id(module.__dict__), (module.__dict__, {}))[1][name] = value
 
     def _by_descriptor(self, v: Var, cls: type, name: str, value: Var) -> bool:
-        """Whether the class has a property of that name, or another descriptor in Python: it has been called. Raises: Raised."""
+        """Call the property, or another descriptor in Python, that the class has under that name; False without one. Raises: Raised."""
         found, owner = class_lookup(cls, name)
         if isinstance(found, property):
             if found.fset is None:
@@ -161,7 +161,7 @@ class AttributeWrites(Component):
         self.t.subscripts.dict_set(v.ns, Known(name), value)
 
     def _no_dict(self, cls: type, name: str) -> Raised:
-        """The error of an object without a dict that is to get or lose an attribute."""
+        """The error for setting or deleting an attribute of an object without a dict."""
         if class_lookup(cls, name)[0] is not MISSING:
             return self.t.raised(AttributeError(f"'{cls.__name__}' object attribute '{name}' is read-only"))
         plain = all(class_lookup(cls, n)[0] is getattr(object, n) for n in ("__setattr__", "__delattr__"))

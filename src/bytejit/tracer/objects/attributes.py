@@ -50,7 +50,7 @@ GENERIC_GETATTR = (
     functools.partial.__getattribute__,
     types.SimpleNamespace.__getattribute__,
 )
-FIELD = type(NAMESPACE(collections.namedtuple("_OfField", "a"))["a"])  # what reads a named tuple's field
+FIELD = type(NAMESPACE(collections.namedtuple("_OfField", "a"))["a"])  # the descriptor that reads a field of a named tuple
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
@@ -129,7 +129,7 @@ class Attributes(Component):
         return self.bind_descriptor(found, owner, v, cls, name)
 
     def ordered_dict_attribute(self, v: DictVar, name: str) -> Var | None:
-        """What someone set on an OrderedDict, the one built-in container with a namespace (`state_dict()._metadata`)."""
+        """An attribute set on an OrderedDict, the one built-in container with a namespace (`state_dict()._metadata`)."""
         if name in v.attrs:
             return v.attrs[name]
         if v.real is None:
@@ -140,7 +140,7 @@ class Attributes(Component):
         return self.t.values.memo_lazy(("od", id(v), name), v.real.__dict__[name], lambda: Attr(v.origin, name))
 
     def ordered_dict_attributes(self, v: DictVar) -> dict[str, Var]:
-        """All that was set on a dict."""
+        """All attributes set on a dict."""
         if v.cls is collections.OrderedDict and v.real is not None:
             self.t.guard("DICT_KEYS", InstanceDict(v.origin), tuple(v.real.__dict__))
             found = {name: self.ordered_dict_attribute(v, name) for name in v.real.__dict__}
@@ -148,7 +148,7 @@ class Attributes(Component):
         return v.attrs
 
     def bind_descriptor(self, found: Any, owner: type, v: Var, cls: type, name: str) -> Var:
-        """What a class attribute gives when read through an instance."""
+        """The value of a class attribute when it is read through an instance."""
         if isinstance(found, types.FunctionType):
             return MethodVar(self.class_value(owner, name, found), v)
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
@@ -184,7 +184,7 @@ class Attributes(Component):
         return self.class_value(owner, name, found)
 
     def classmethod_value(self, found: classmethod, owner: type, cls: Var) -> Var:
-        """What a classmethod gives for a class: its function bound to it."""
+        """The value of a classmethod read from a class: its function, bound to the class."""
         inside = found.__func__
         chained = CLASSMETHODS_CHAIN and class_lookup(type(inside), "__get__")[0] is not MISSING
         if not chained or isinstance(inside, types.FunctionType):
@@ -327,7 +327,7 @@ class Attributes(Component):
         raise self.no_attribute(cls.__name__, name)
 
     def _by_getattr(self, v: InstanceVar, name: str) -> Var:
-        """What the class's own __getattr__ gives."""
+        """The result of the class's own __getattr__."""
         found, owner = class_lookup(v.cls, "__getattr__")
         return self.t.calls.call(self.class_value(owner, "__getattr__", found), [v, Known(name)], {})
 
@@ -349,7 +349,7 @@ class Attributes(Component):
             if value is not None:
                 return value
         for d in unread:
-            self.t.values.lookup(expect(self.t.values.real(d), DictVar), name)  # guards that it is not there
+            self.t.values.lookup(expect(self.t.values.real(d), DictVar), name)  # adds a guard that the name is absent
         raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 
     def special(self, v: Var, name: str) -> Var:

@@ -1,4 +1,4 @@
-"""Functions under functools.lru_cache: what their caches hold is asked, now and by the guard of the result.
+"""Functions under functools.lru_cache: their caches are asked while tracing, and again by the guard of the result.
 
 A first call with some arguments is made while tracing, where it changes nothing that anyone else sees; otherwise the
 original code makes it.
@@ -24,7 +24,7 @@ from .library import real_object
 
 
 def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """A call of a cached function: with known arguments the cache is asked."""
+    """Call a cached function: with constant arguments the cache is asked."""
     inner = fn.real.__wrapped__
     library = is_library(inner.__module__)
     plainly = Lazy(inner, Attr(fn.origin, "__wrapped__"))
@@ -82,7 +82,7 @@ def _uncached(t: Tracer, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs
 
 
 def _key(t: Tracer, v: Var) -> tuple:
-    """What tells arguments of a call apart: numbers and plain values by value, others by identity."""
+    """A key for the arguments of a call: numbers and plain values by value, others by identity."""
     v = t.values.real(v)
     if type(v) is SymVar:
         return "symbol", str(v.value.node.public)
@@ -178,7 +178,7 @@ def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
 
 
 def _pending(t: Tracer) -> bool:
-    """Whether the region has changed anything that is not its own: cells of its own functions are."""
+    """Whether the region has changed an object that it did not make; cells of its own functions do not count."""
     outside = any(v.source is not None or getattr(v, "real", None) is not None for v in t.effects.dirty.values())
     return bool(
         outside or t.effects.globals_written or t.effects.classes_written or t.deferred_calls or t.effects.state_set or t.holding

@@ -1,4 +1,4 @@
-"""Calls: what a callee means. Python functions are inlined, torch's are recorded, pure builtins are folded."""
+"""Calls: Python functions are inlined, torch's are recorded in the graph, pure builtins are folded."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ class Calls(Component):
         return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
 
     def model(self, value: Any) -> Var:
-        """A fresh value that a folded call made."""
+        """The Var for a new value that a folded call made."""
         if type(value) is list:
             return SeqVar([self.model(v) for v in value], list)
         if type(value) is tuple:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from bytejit.tracer.core.tracer import Tracer
 
 KINDS = (dict, list, tuple, collections.deque)
-NAMESPACES = (InstanceDict, PastDict, Scope)  # what is written there is modelled elsewhere, too
+NAMESPACES = (InstanceDict, PastDict, Scope)  # writes to these are modelled in another place as well
 
 
 def picked(t: Tracer, container: Var, key: Var) -> Var | None:
-    """container[key] where the key changes between calls; None where it must be known."""
+    """container[key] for a key that changes between calls; None where the key must be a constant."""
     source = _source_for(t, container, key)
     if source is None or not isinstance(container, (DictVar, SeqVar)):
         return None

@@ -1,4 +1,4 @@
-"""What the tracer asks of real classes: attributes past what a metaclass says of them, and whose classes they are."""
+"""Facts about real classes: their attributes, read without code of a metaclass, and whether a library defines them."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Comparisons(Component):
         return self.is_same(a, b) or self.truth(self.compare("eq", a, b))
 
     def _compare_ids(self, name: str, a: Var, b: Var) -> Var:
-        """Of id() of what the region made: the same for the same value, and no number that was there before."""
+        """Compare id() of objects that the region made: equal for the same value, different from every number known before."""
         if name not in ("eq", "ne") or not all(type(v) is IdVar or type(v) is Known and is_constant(v.obj) for v in (a, b)):
             raise Break("id() of a value made in the region compared by its size")
         same = isinstance(a, IdVar) and isinstance(b, IdVar) and self.is_same(a.of, b.of)

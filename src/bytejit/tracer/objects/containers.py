@@ -39,7 +39,7 @@ from bytejit.tracer.core.words import shown_name, words
 from .class_facts import class_attribute
 from .identities import fixed, keyed
 
-# immutable values whose operations may be carried out at trace time
+# immutable types whose operations may be executed while tracing
 VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *numpy_types.SCALARS})
 CONSTANT_TYPES = VALUE_TYPES | frozenset(
     {
@@ -84,7 +84,7 @@ def is_constant(obj: Any) -> bool:
 
 
 def item_source(d: DictVar, key: object) -> Source:
-    """Where the value under a real key of a dict from outside comes from."""
+    """The source of the value under a real key of a dict from outside."""
     own_getitem = isinstance(d.real, dict) and isinstance(class_attribute(type(d.real), "__getitem__"), types.FunctionType)
     return dict_item(d.origin, key, own_getitem)
 
@@ -169,7 +169,7 @@ def real_key(key: object) -> object:
 
 
 def runs_code(key: object) -> bool:
-    """Whether finding a key among others runs the program's code, which is traced."""
+    """Whether looking a key up runs code of the program, which is then traced."""
     return isinstance(key, ByHash) or isinstance(key, tuple) and any(map(runs_code, key))
 
 

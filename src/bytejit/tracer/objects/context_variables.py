@@ -29,14 +29,14 @@ class TokenVar(DeferredVar):
 
 
 class ContextVariables(Component):
-    """The part of the tracer that knows what context variables hold."""
+    """The part of the tracer that holds the values of context variables."""
 
     def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.held: dict[ContextVar, Var] = {}  # those that the region has set
 
     def outside(self, var: ContextVar, own_default: bool) -> Var | None:
-        """What a variable holds in the caller's context, or its own default; None for nothing."""
+        """The value of a variable in the caller's context, else its own default; None without either."""
         function = value_or_default if own_default else value_set
         found, source = function(var), Computed(Ref(function), (KnownSource.of(var),))
         if found is Token.MISSING:
@@ -84,7 +84,7 @@ class ContextVariables(Component):
 
 
 def value_or_default(var: ContextVar) -> object:
-    """What a variable holds, else its default, else Token.MISSING."""
+    """The value of a variable, else its default, else Token.MISSING."""
     try:
         return var.get()
     except LookupError:
@@ -92,7 +92,7 @@ def value_or_default(var: ContextVar) -> object:
 
 
 def value_set(var: ContextVar) -> object:
-    """What a variable holds, else Token.MISSING."""
+    """The value of a variable, else Token.MISSING."""
     return var.get(Token.MISSING)
 
 

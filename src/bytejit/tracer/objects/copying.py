@@ -31,7 +31,7 @@ class Memo:
 
     def __init__(self, given: DictVar) -> None:
         self.given = given
-        self.open: set[object] = set()  # keys of what is being copied, and has no copy yet
+        self.open: set[object] = set()  # keys of objects whose copy is not complete yet
 
     @staticmethod
     def key(v: Var) -> object:

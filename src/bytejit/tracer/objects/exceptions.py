@@ -43,7 +43,7 @@ def chain(exc: InstanceVar, context: Var | None) -> None:
 
 
 def left_generator(stop: InstanceVar) -> InstanceVar:
-    """What a StopIteration that leaves a generator's code becomes."""
+    """The RuntimeError that replaces a StopIteration leaving a generator's code."""
     new = exception_var(RuntimeError("generator raised StopIteration"))
     new.slots.update(__cause__=stop, __context__=stop, __suppress_context__=TRUE)
     return new

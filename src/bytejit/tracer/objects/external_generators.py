@@ -93,7 +93,7 @@ def layout(stand: Suspended, code: types.CodeType) -> tuple[list[str], frozenset
 
 
 def add_guards(t: Tracer, gen: GenVar) -> None:
-    """The generator stands where it stood. What it holds is guarded as it is read."""
+    """Guard that the generator is suspended at the same place. Its values are guarded when they are read."""
     assert gen.real is not None, gen
     stand, held = Suspended(gen.real), StandOf(gen.origin)
     t.guard("ID_IS", Attr(held, "code"), stand.code)

@@ -92,7 +92,7 @@ NEXT["external"] = _next
 
 
 def add_guards(t: Tracer) -> None:
-    """What the region learnt of how many items there are."""
+    """Guard what the region relied on about the number of items."""
     for var in t.looked_into:
         s = var.state
         if s["at"] or s["end"]:

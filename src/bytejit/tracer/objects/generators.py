@@ -44,7 +44,7 @@ def throw(t: Tracer, gen: GenVar, thrown: Raised) -> tuple[bool, Var]:
 
 
 def delegate(t: Tracer, gen: GenVar) -> Var | None:
-    """What a suspended `yield from` takes its values from."""
+    """The iterator that a suspended `yield from` delegates to."""
     if gen.running or gen.finished or not gen.started:
         return None
     frame = gen.frame
@@ -53,7 +53,7 @@ def delegate(t: Tracer, gen: GenVar) -> Var | None:
 
 
 def go_on(t: Tracer, gen: GenVar, value: Var) -> tuple[bool, Var]:
-    """Behind a `yield from` whose iterator has ended with a value."""
+    """Continue after a `yield from` whose iterator has ended with a value."""
     frame = gen.frame
     send = next(i for i in range(frame.ip, -1, -1) if frame.decoded.ins[i].op == "SEND")
     if not FOR_ITER_KEEPS:
@@ -79,7 +79,7 @@ def close(t: Tracer, gen: GenVar) -> None:
 
 
 def close_iterator(t: Tracer, v: Var) -> None:
-    """What a generator that is closed does with the iterator that it delegates to: its `close`, where it has one."""
+    """Close the iterator that a closed generator delegates to, if it has a `close`."""
     if isinstance(v, GenVar):
         close(t, v)
     elif (method := t.attributes.getattr(v, "close", NULL)) is not NULL:

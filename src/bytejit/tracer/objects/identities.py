@@ -19,7 +19,7 @@ MOST_PAIRS = 5  # keys of one class that are told apart by pairs; of more one gu
 
 
 def told_apart(t: Any, a: Lazy, b: Lazy) -> bool | None:
-    """Whether two values that need no look are one object, guarded. None: look at them."""
+    """Whether two values that nothing has looked at are one object, with a guard. None: the caller has to look at them."""
     if type(a.obj) in BY_VALUE or type(b.obj) in BY_VALUE or a.source is None or b.source is None:
         return None
     if a.source == b.source:
@@ -30,7 +30,7 @@ def told_apart(t: Any, a: Lazy, b: Lazy) -> bool | None:
 
 
 def are_two(t: Any, a: Var, b: Var) -> None:
-    """Two modelled values are not one object: guarded where both are from outside and might be one."""
+    """Guard that two modelled values are two objects, where both are from outside and might be one."""
     if a.source is None or b.source is None or isinstance(a.source, KnownSource) and isinstance(b.source, KnownSource):
         return
     if type(a) is type(b) and not isinstance(a, (MethodVar, SymVar, NumpyVar)) and t.type_of(a) is t.type_of(b):
@@ -38,7 +38,7 @@ def are_two(t: Any, a: Var, b: Var) -> None:
 
 
 def keyed(t: Any, v: Var) -> None:
-    """A value from outside is a key, told from others by identity."""
+    """Note that a value from outside is a key, compared with others by identity."""
     if isinstance(v, FuncVar):
         fixed(t, v)
     elif v.source is not None:
@@ -46,13 +46,13 @@ def keyed(t: Any, v: Var) -> None:
 
 
 def fixed(t: Any, v: Var) -> None:
-    """What is looked up goes by which object this is."""
+    """Guard that this is the same object: a look-up depends on it."""
     if not isinstance(v.source, KnownSource):
         t.guard("ID_IS", v.source, getattr(v, "real"))
 
 
 def fix_key(t: Any, key: object) -> None:
-    """A key of a dict from outside: the objects in it are guarded to be these."""
+    """Guard that the objects in a key of a dict from outside are the same objects."""
     if type(key) is tuple:
         for part in key:
             fix_key(t, part)
@@ -61,7 +61,7 @@ def fix_key(t: Any, key: object) -> None:
 
 
 def add_key_guards(t: Any) -> None:
-    """The keys of what the region made are told from one another."""
+    """Guard that the keys of containers that the region made are different objects."""
     by_class: dict[type, list[Var]] = {}
     for v in t.keyed.values():
         if not any(guard.kind == "ID_IS" for guard in t.guards.on(v.source)):

@@ -1,4 +1,4 @@
-"""Attributes of what is known as it is: constants, modules, classes, functions and methods."""
+"""Attributes of constants, modules, classes, functions and methods."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class KnownAttributes(Component):
         return self.t.values.lazy(value, Attr(v.source, name))
 
     def _member_attribute(self, v: Known, name: str) -> Var | None:
-        """What the program keeps on an enum member, which it may change; None for what the class or enum itself gives."""
+        """An attribute that the program stored on an enum member, and may change; None for one of the class or of enum itself."""
         obj, cls = v.obj, type(v.obj)
         found = class_lookup(cls, name)[0]
         if found is not MISSING and is_data_descriptor(found) or name in ENUMS_OWN:
@@ -139,7 +139,7 @@ class KnownAttributes(Component):
         raise e
 
     def read_through_class(self, found: Any, owner: type, v: Known, name: str) -> Var:
-        """What a class attribute gives when it is read through the class v, which has or inherits it."""
+        """The value of a class attribute read through the class v, which has or inherits it."""
         attributes = self.t.attributes
         if isinstance(found, classmethod):
             return attributes.classmethod_value(found, owner, v)
@@ -157,7 +157,7 @@ class KnownAttributes(Component):
         return self.t.values.constant(found.__get__(None, v.obj))
 
     def _of_type(self, cls: type, name: str) -> Var:
-        """What `type` keeps of a class: its names and documentation, which may be changed, and its bases."""
+        """What `type` stores about a class: its names and documentation, which may be changed, and its bases."""
         try:
             value = getattr(cls, name)
         except AttributeError as e:  # __abstractmethods__ of a class that has none
