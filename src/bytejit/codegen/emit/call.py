@@ -32,7 +32,7 @@ from bytejit.common.dtypes import DTYPES, itemsize, torch_dtype
 from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
 from bytejit.common.where import Where
 
-from .check import CheckLine, Steady, steady_check, words_of
+from .check import CheckLine, UncheckedLine, steady_check, words_of
 from .operands import Operands
 
 TOGETHER = 4  # number of copies into inputs from which one call makes all of them
@@ -142,7 +142,9 @@ class CallPrinter(Operands):
             self.bind("again", self.fits.again)
             at = self.words
             self.words += words_of(len(b.shape))
-            self.lines.append(Steady(f"if not steady(words, {at}, {text}): {text} = again(words, {at}, {text}, {e.target!r})"))
+            self.lines.append(
+                UncheckedLine(f"if not steady(words, {at}, {text}): {text} = again(words, {at}, {text}, {e.target!r})")
+            )
         if temps:
             self.bind("own", self.fits.own)
             self.lines.append(CheckLine(f"{text} = own({text}, {e.target!r}, ({temps}))"))
@@ -271,7 +273,7 @@ class CallPrinter(Operands):
         text = ""
         lines = [*self.lines, f"return {result}"]
         if checks:
-            checking = [line for line in lines if type(line) is not Steady]
+            checking = [line for line in lines if type(line) is not UncheckedLine]
             text = f"def checked({', '.join(params)}):\n{indented(checking)}\n\n\n"
             names["known"] = self.fits.known
             params += ["known=known", "checked=checked"]

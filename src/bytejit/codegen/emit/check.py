@@ -33,7 +33,7 @@ class CheckLine(str):
     """A line that is only in the checking version of the function."""
 
 
-class Steady(str):
+class UncheckedLine(str):
     """A line that is only in the version without checks."""
 
 

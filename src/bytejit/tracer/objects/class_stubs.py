@@ -17,7 +17,7 @@ from .containers import NotConstant, to_python
 IN_CREATION = ("__slots__", "__module__", "__qualname__", "__doc__", "__match_args__", "__annotations__")
 
 
-class Quiet:
+class SkipsInitSubclass:
     """First base while a real class is built: its __init_subclass__ keeps the user's from running."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -57,7 +57,7 @@ def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items:
         first["__classcell__"] = types.CellType()
     hook = any(not isinstance(class_lookup(b, "__init_subclass__")[0], types.ClassMethodDescriptorType) for b in bases)
     try:
-        real: type = type.__new__(meta, name, (Quiet, *bases) if hook else bases, first)
+        real: type = type.__new__(meta, name, (SkipsInitSubclass, *bases) if hook else bases, first)
         if hook:
             type.__setattr__(real, "__bases__", bases)
     except (TypeError, ValueError) as e:
