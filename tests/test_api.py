@@ -263,7 +263,7 @@ def test_what_a_backend_raises_passes_through_with_the_place() -> None:
     assert any("test_api.py" in note for note in e.value.__notes__)
 
 
-def test_a_backend_that_answers_nonsense() -> None:
+def test_a_backend_that_returns_nonsense() -> None:
     with pytest.raises(bytejit.exc.BackendFailed, match="callable"):
         bytejit.compile(lambda x: x + 1, backend=lambda gm, inputs: 3)(X)
 

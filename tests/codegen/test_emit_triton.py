@@ -94,7 +94,7 @@ def test_against_eager(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sin_cos", "softmax", "softmax_short", "norm_gelu", "columns", "transpose", "scan"])
-def test_alternatives_answer_the_same(name: str) -> None:
+def test_alternatives_return_the_same(name: str) -> None:
     fn, args = PROGRAMS[name]
     args = tuple(a.to(DEVICE) for a in args)
     plan = planned(fn, args)

@@ -46,7 +46,7 @@ def signed(word: int) -> int:
         (0x299F31D0A4093822, (0x85A308D3243F6A88, 0x0370734413198A2E), 0xD16CFE09, 0x94FDCCEB),
     ],
 )
-def test_known_answers_of_philox(key: int, counter: tuple[int, int], first: int, second: int) -> None:
+def test_known_results_of_philox(key: int, counter: tuple[int, int], first: int, second: int) -> None:
     made = int(philox(*(torch.tensor(signed(word)) for word in (key, *counter))))
     assert (made >> 32) & LOW == first and made & LOW == second
 

@@ -202,7 +202,7 @@ def test_division_by_symbols() -> None:
     assert ix.mod(var("j") + T, S, sizes) != var("j")
 
 
-def test_order_of_sizes_is_only_answered_where_it_holds_for_all() -> None:
+def test_order_of_sizes_is_only_decided_where_it_holds_for_all() -> None:
     assert S * T >= S and S + 1 > S and not S < 2 and S * T - S >= 0
     with pytest.raises(ix.Undecided, match="some sizes only"):
         assert S < T

@@ -90,7 +90,7 @@ def set_limits(monkeypatch: pytest.MonkeyPatch, limits: dict) -> None:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_returns_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sms, room, limits = WAYS[name]
     set_limits(monkeypatch, limits)
     taken = set()

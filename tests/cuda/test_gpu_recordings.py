@@ -67,7 +67,7 @@ PROGRAMS = [writes, answers_inputs, returns_what_it_writes]
 
 @pytest.mark.parametrize("fn", PROGRAMS)
 @pytest.mark.parametrize("place", ["one place", "new places"])
-def test_written_and_answered_inputs(how: str, fn: Callable, place: str) -> None:
+def test_written_and_returned_inputs(how: str, fn: Callable, place: str) -> None:
     compiled, kept = bytejit.compile(fn, fullgraph=True), []
     with torch.no_grad():
         for turn in range(9):

@@ -25,7 +25,7 @@ MADE = {
 
 @pytest.mark.cxx
 @pytest.mark.parametrize("name", MADE)
-def test_views_that_libraries_answer(name):
+def test_views_that_libraries_return(name):
     """What a library call returns may lie in the memory of what it was given, said (view_as_complex) or not (unsafe_split)"""
     torch.manual_seed(0)
     make, shape = MADE[name]

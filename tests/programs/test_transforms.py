@@ -151,7 +151,7 @@ def test_jacobians_of_modules(x):
 
 
 @case(F(3, 3))
-def test_answers_that_are_arguments(x):
+def test_results_that_are_arguments(x):
     """Functions that return their argument, or a view of it, under transforms; a custom function; a checkpoint, refused"""
     try:
         func.grad(lambda a: torch.utils.checkpoint.checkpoint(torch.sin, a, use_reentrant=False).sum())(x)

@@ -42,7 +42,7 @@ def for_type(kind, log=None):
     return Entry(entry)
 
 
-def test_compiles_once_a_type_and_answers():
+def test_compiles_once_a_type_and_returns():
     compiled = []
 
     def compile(state, args):

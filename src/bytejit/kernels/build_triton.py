@@ -148,8 +148,8 @@ class Binaries:
         missing = list({job.key: job for job in jobs if job.key not in found}.values())
         if missing:
             self.fresh += len(missing)
-            for job, answer in zip(missing, workers().map([self._asked(job) for job in missing])):
-                found[job.key] = answer["error"] if "error" in answer else self._keep(job.key, answer)
+            for job, result in zip(missing, workers().map([self._asked(job) for job in missing])):
+                found[job.key] = result["error"] if "error" in result else self._keep(job.key, result)
             self.disk.trim()
         return [found[job.key] for job in jobs]
 
@@ -183,8 +183,8 @@ class Binaries:
             "stages": job.stages,
         }
 
-    def _keep(self, key: str, answer: dict) -> Binary:
-        made = Binary(base64.b64decode(answer["binary"]), answer["name"], answer["shared"], answer["warps"], answer["early"])
+    def _keep(self, key: str, result: dict) -> Binary:
+        made = Binary(base64.b64decode(result["binary"]), result["name"], result["shared"], result["warps"], result["early"])
         head = json.dumps({"name": made.name, "shared": made.shared, "warps": made.warps, "early": made.early})
         self.disk.write(key + ".cubin", head.encode() + b"\n" + made.code)
         caches.BINARIES[key] = made

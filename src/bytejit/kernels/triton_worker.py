@@ -1,4 +1,4 @@
-"""A process that compiles Triton kernels: one job a line on stdin, one answer a line on stdout (JSON).
+"""A process that compiles Triton kernels: one job a line on stdin, one result a line on stdout (JSON).
 
 It runs by its path and imports triton alone, neither torch nor the bytejit package, so that it is ready in 0.3 s; the
 modules that it compiles may import `bytejit.kernels.prelude`, whose parents stand here as empty packages.
@@ -82,8 +82,8 @@ def compile_job(job: dict) -> dict:
 def main() -> None:
     """Answer jobs until stdin ends or nothing comes for a while."""
     stub_packages()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a compiler prints must not mix with the answers
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a compiler prints must not mix with the results
     with tempfile.TemporaryDirectory(prefix="bytejit-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         os.environ.pop("TRITON_INTERPRET", None)
@@ -98,11 +98,11 @@ def main() -> None:
             *lines, buffered = (buffered + got).split(b"\n")
             for line in lines:
                 try:
-                    answer = compile_job(json.loads(line))
+                    result = compile_job(json.loads(line))
                 except Exception as e:  # the job's own fault, told to the one who asked
-                    answer = {"error": f"{type(e).__name__}: {e}"[:4000]}
-                answers.write(json.dumps(answer) + "\n")
-                answers.flush()
+                    result = {"error": f"{type(e).__name__}: {e}"[:4000]}
+                results.write(json.dumps(result) + "\n")
+                results.flush()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def warm(x, N: tl.constexpr):
 
 
 class WorkerDied(BytejitError):
-    """A compile worker ended without an answer: it was killed, or triton crashed."""
+    """A compile worker ended without a result: it was killed, or triton crashed."""
 
 
 class Worker:
@@ -48,14 +48,14 @@ class Worker:
             env=env,
         )
         assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
-        self.jobs, self.answers = self.process.stdin, self.process.stdout
+        self.jobs, self.results = self.process.stdin, self.process.stdout
 
     def ask(self, job: dict) -> dict:
-        """The answer to a job. Raises: WorkerDied, with the end of what the process said."""
+        """The result of a job. Raises: WorkerDied, with the end of what the process said."""
         try:
             self.jobs.write(json.dumps(job).encode() + b"\n")
             self.jobs.flush()
-            line = self.answers.readline()
+            line = self.results.readline()
         except (BrokenPipeError, ValueError):
             line = b""
         if not line:
@@ -69,7 +69,7 @@ class Worker:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for pipe in (self.jobs, self.answers, self.errors):
+        for pipe in (self.jobs, self.results, self.errors):
             try:
                 pipe.close()
             except BrokenPipeError:
@@ -111,7 +111,7 @@ class Workers:
         """Answers in the order of jobs; each holds "error" or what `triton_worker.compile_job` gives."""
         if len(jobs) == 1:
             return [self.ask(jobs[0])]
-        answers: list[dict] = [{}] * len(jobs)
+        results: list[dict] = [{}] * len(jobs)
         waiting = iter(range(len(jobs)))
         lock = threading.Lock()
 
@@ -121,14 +121,14 @@ class Workers:
                     i = next(waiting, None)
                 if i is None:
                     return
-                answers[i] = self.ask(jobs[i])
+                results[i] = self.ask(jobs[i])
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.size, len(jobs)))]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
-        return answers
+        return results
 
     def warm(self, arch: int) -> None:
         """Start the workers and let each compile a small kernel, without waiting: triton's own start takes a second."""

@@ -89,8 +89,8 @@ def relayout(rec: Any, node: torch.fx.Node, spec: Spec) -> torch.fx.Node:
         return rec.emit(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
     order = sorted(range(len(spec.shape)), key=lambda d: (-symbols.hint(spec.stride[d]), same(spec.shape[d], 1)))
     back = [order.index(d) for d in range(len(order))]
-    turned = rec.emit(aten.permute.default, (node, order))
-    dense = rec.emit(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
+    permuted = rec.emit(aten.permute.default, (node, order))
+    dense = rec.emit(aten.clone.default, (permuted,), {"memory_format": torch.contiguous_format})
     return rec.emit(aten.permute.default, (dense, back))
 
 

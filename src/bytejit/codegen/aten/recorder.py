@@ -181,11 +181,11 @@ def _drawn(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x, rest = args[0], args[1:]
     strides = [symbols.hint(s) for s in x.m.stride]
     order = sorted(range(len(strides)), key=lambda d: -strides[d])
-    turned = order != list(range(len(order)))
-    if func is aten.bernoulli_.float and turned:
+    permuted = order != list(range(len(order)))
+    if func is aten.bernoulli_.float and permuted:
         _in_place(rec, func, (_view(rec, aten.permute.default, (x, order), {}), *rest), kwargs)
         return x
-    if func is aten.normal_.default and not turned and not same_stride(x.m.shape, x.m.stride, contiguous_stride(x.m.shape)):
+    if func is aten.normal_.default and not permuted and not same_stride(x.m.shape, x.m.stride, contiguous_stride(x.m.shape)):
         raise CannotNormalise("normal_: draws into a view with gaps")
     return _in_place(rec, func, args, kwargs)
 

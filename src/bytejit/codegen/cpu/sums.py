@@ -1,5 +1,5 @@
-"""How long sums of floats are accumulated: an f32 that takes n floats one after another is wrong by about sqrt(n) roundings of its last
-value, and by n where one of them is far larger than the rest.
+"""How long sums of floats are accumulated: an f32 that takes n floats one after another is wrong by about sqrt(n) roundings
+of its last value, and by n where one of them is far larger than the rest.
 
 Eager cuts long sums into parts, and keeps the moments of batch norms and scans in f64. Here a single accumulator
 is an f64 (its additions wait for one another anyway); those of lanes and of columns take CHAIN floats and are emptied

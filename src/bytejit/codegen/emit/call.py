@@ -183,8 +183,8 @@ class CallPrinter(Operands):
         return self._function(shown)
 
     def _copies(self, written: list[MutationCopy], flat: list[str]) -> None:
-        """Copy values into inputs at the end of the call. Many copies are one call: on a GPU it moves all of them in a few launches. A value
-        that is another input, or a part of one, goes by itself, in order."""
+        """Copy values into inputs at the end of the call. Many copies are one call: on a GPU it moves all of them in a few
+        launches. A value that is another input, or a part of one, goes by itself, in order."""
         fresh: list[MutationCopy] = []
         apart: list[MutationCopy] = []
         for m in written:

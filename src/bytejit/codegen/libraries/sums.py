@@ -32,11 +32,11 @@ LEAST = 4  # products that are worth it
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of which some parts are products. turned: the transposes of the products are added."""
+    """A sum of which some parts are products. is_transposed: the transposes of the products are added."""
 
     node: fx.Node
     products: tuple[fx.Node, ...]
-    turned: bool
+    is_transposed: bool
     others: tuple[fx.Node, ...]
 
 
@@ -53,11 +53,11 @@ def match_sum(node: fx.Node) -> Sum | None:
         return None
     parts = addends(node)
     found = {part: untransposed(part) for part in parts}
-    plain, turned = ([p for p in parts if is_product(found[p][0]) and found[p][1] is way] for way in (False, True))
-    chosen = max(plain, turned, key=len)
+    plain, is_transposed = ([p for p in parts if is_product(found[p][0]) and found[p][1] is way] for way in (False, True))
+    chosen = max(plain, is_transposed, key=len)
     if len(chosen) < LEAST:
         return None
-    return Sum(node, tuple(found[p][0] for p in chosen), chosen is turned, tuple(p for p in parts if p not in chosen))
+    return Sum(node, tuple(found[p][0] for p in chosen), chosen is is_transposed, tuple(p for p in parts if p not in chosen))
 
 
 def is_sum(node: fx.Node) -> bool:
@@ -78,10 +78,10 @@ def is_product(node: fx.Node) -> bool:
 def untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
     """(what a node is the transpose of, or itself; whether it is the transpose), through transposes that nothing else reads. A
     weight's gradient is that of its transpose, transposed."""
-    turned = False
+    is_transposed = False
     while node.target is aten.t.default and sole_user(node) is not None:
-        node, turned = node.args[0], not turned
-    return node, turned
+        node, is_transposed = node.args[0], not is_transposed
+    return node, is_transposed
 
 
 def addends(node: fx.Node) -> list[fx.Node]:
@@ -109,7 +109,7 @@ def join(graph: fx.Graph, found: Sum) -> None:
     left = beside(graph, node, [p.args[0] for p in products], 1)
     right = beside(graph, node, [p.args[1] for p in products], 0)
     total = call_before(graph, node, aten.mm.default, (left, right), contiguous(spec_of(products[0])))
-    if found.turned:
+    if found.is_transposed:
         total = transposed(graph, node, total)
     if spec != spec_of(total):
         total = call_before(graph, node, aten.clone.default, (total,), spec)
@@ -126,11 +126,11 @@ def transposed(graph: fx.Graph, node: fx.Node, matrix: fx.Node) -> fx.Node:
 
 def beside(graph: fx.Graph, node: fx.Node, parts: Sequence[fx.Node], dim: int) -> fx.Node:
     """Matrices side by side; of transposed ones, the transpose of the originals."""
-    turned = all(p.target is aten.t.default for p in parts)
-    parts, dim = ([p.args[0] for p in parts], 1 - dim) if turned else (list(parts), dim)
+    is_transposed = all(p.target is aten.t.default for p in parts)
+    parts, dim = ([p.args[0] for p in parts], 1 - dim) if is_transposed else (list(parts), dim)
     specs = [spec_of(p) for p in parts]
     shape = [specs[0].shape[0], specs[0].shape[1]]
     shape[dim] = sum(s.shape[dim] for s in specs)
     made = contiguous(Spec(tuple(shape), specs[0].stride, specs[0].dtype, specs[0].device))
     whole = call_before(graph, node, aten.cat.default, (parts, dim), made)
-    return transposed(graph, node, whole) if turned else whole
+    return transposed(graph, node, whole) if is_transposed else whole

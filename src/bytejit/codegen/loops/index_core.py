@@ -176,7 +176,7 @@ class Index:
     def __repr__(self) -> str:
         return index_text(self)
 
-    # A size is ordered where that holds for every value of its symbols; else the question has no answer here.
+    # A size is ordered where that holds for every value of its symbols; else it cannot be decided here.
     def __le__(self, other: Size) -> bool:
         return _decided(index(other) - self)
 
@@ -201,7 +201,7 @@ class Index:
 
 
 class Undecided(Exception):
-    """A question about a symbolic size whose answer differs from call to call. What asked cannot be compiled for all sizes."""
+    """A question about a symbolic size whose result differs from call to call. What asked cannot be compiled for all sizes."""
 
 
 def _decided(x: Index) -> bool:

@@ -157,7 +157,7 @@ def group_norm_backward(
 
     within = tuple(range(2, n))
     plain = ctx.reduce(x, within, "sum", lambda c: up(c).e, acc)
-    turned = ctx.reduce(x, within, "sum", lambda c: (up(c) * normal(c)).e, acc)
+    weighted = ctx.reduce(x, within, "sum", lambda c: (up(c) * normal(c)).e, acc)
 
     def of_groups(sums: Value) -> Value:
         """The sums, scaled, over the channels of each group."""
@@ -171,7 +171,7 @@ def group_norm_backward(
 
     first = None
     if mask[0] and ctx.used(0):
-        a, b, points = of_groups(plain), of_groups(turned), HxW * each
+        a, b, points = of_groups(plain), of_groups(weighted), HxW * each
 
         def element(c: tuple) -> Expr:
             scaled = up(c) if weight is None else up(c) * F(ctx, ctx.read(weight, (c[1],), acc))
@@ -179,7 +179,7 @@ def group_norm_backward(
             return ((scaled - mean_of) * of_group(rstd, c)).e
 
         first = ctx.map(element, 0)
-    batch = over_batch(ctx, plain, (0,), {1: reading(ctx, turned, acc), 2: reading(ctx, plain, acc)})
+    batch = over_batch(ctx, plain, (0,), {1: reading(ctx, weighted, acc), 2: reading(ctx, plain, acc)})
     return first, batch.get(1), batch.get(2)
 
 

@@ -36,7 +36,7 @@ class Turn:
 
 
 def mirrored(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
-    """v, which leaves range(n) by less than n on either side, turned back at the ends."""
+    """v, which leaves range(n) by less than n on either side, reflected or repeated at the ends."""
     last = ctx.const(ix.size_of(ix.index(n) - 1), "i64")
     low = F(ctx, ctx.cons.index(v)).do("abs")
     return place(F(ctx, ctx.op("sub", last, (F(ctx, last) - low).do("abs").e)).e, n)
@@ -192,7 +192,7 @@ def trace(ctx: Lowering, x: Value) -> Value:
     return ctx.map(lambda c: ctx.read(total, c))
 
 
-# ---- turned and rolled --------------------------------------------------------------------------------------------
+# ---- flipped and rolled -------------------------------------------------------------------------------------------
 @view("rot90", "rot90")
 def rot90(ctx: Lowering, x: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
     a, b = (wrap_dim(d, len(x.shape)) for d in dims)

@@ -165,7 +165,7 @@ class Grid:
         return pos if self.padding == ZEROS else pos.do("fmax", 0.0).do("fmin", float(n - 1))
 
     def reflected(self, pos: F, low2: int, high2: int) -> F:
-        """A position turned back at low2 / 2 and high2 / 2 as often as it takes."""
+        """A position reflected at low2 / 2 and high2 / 2 as often as it takes."""
         if low2 == high2:
             return pos * 0.0
         low, span = low2 / 2, (high2 - low2) / 2
@@ -219,7 +219,7 @@ def grid_sampler(ctx: Lowering, x: Value, grid: Value, mode: int = 0, padding: i
 
 @row("affine_grid", "affine_grid_generator")
 def affine_grid(ctx: Lowering, theta: Value, size: Any, align: bool) -> Value:
-    """The numbers from -1 to 1 of a regular grid, turned and moved by theta."""
+    """The numbers from -1 to 1 of a regular grid, rotated and moved by theta."""
     n = len(size) - 2
     numbers(*size[2:])
     acc = acc_dtype(theta.dtype)

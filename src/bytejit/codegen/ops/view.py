@@ -242,9 +242,9 @@ def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
         if total == 1:
             return ctx.map(lambda c: ctx.load(x, c))
         row = ctx.view(x, (total,), lambda c: reshape_coords((total,), x.shape, c))
-        turned = ctx.pointwise((total,), x.dtype, lambda c: turned_at(ctx, row, c, 0, ix.mod(shifts[0], total, {})))
+        rolled = ctx.pointwise((total,), x.dtype, lambda c: rolled_at(ctx, row, c, 0, ix.mod(shifts[0], total, {})))
         spec = ctx.spec()
-        out = ctx.view(turned, x.shape, lambda c: reshape_coords(x.shape, (total,), c))
+        out = ctx.view(rolled, x.shape, lambda c: reshape_coords(x.shape, (total,), c))
         same = tuple(spec.stride) == contiguous_stride(x.shape)
         return out if same else ctx.map(lambda c: ctx.load(out, c))
     shift: dict[int, int] = {}
@@ -259,13 +259,13 @@ def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
             ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and i != last else v
             for i, v in enumerate(c)
         )
-        return ctx.load(x, own) if last is None else turned_at(ctx, x, own, last, ix.mod(shift[last], x.shape[last], {}))
+        return ctx.load(x, own) if last is None else rolled_at(ctx, x, own, last, ix.mod(shift[last], x.shape[last], {}))
 
     return ctx.map(at)
 
 
-def turned_at(ctx: Lowering, x: Value, c: tuple, dim: int, shift: ix.Index) -> Expr:
-    """The element of x turned by shift along a dim: one of two pieces, which walk memory."""
+def rolled_at(ctx: Lowering, x: Value, c: tuple, dim: int, shift: ix.Index) -> Expr:
+    """The element of x rolled by shift along a dim: one of two pieces, which walk memory."""
     first, size = ix.index(c[dim] - shift), x.shape[dim]
     here = within(ctx, first, 0, size)
     if here is None:

@@ -113,7 +113,7 @@ class AttributeWrites(Component):
         self.t.effects.globals_written.setdefault(id(module.__dict__), (module.__dict__, {}))[1][name] = value
 
     def _by_descriptor(self, v: Var, cls: type, name: str, value: Var) -> bool:
-        """Call the property, or another descriptor in Python, that the class has under that name; False without one. Raises: Raised."""
+        """Call the class's property, or other Python descriptor, of that name; False without one. Raises: Raised."""
         found, owner = class_lookup(cls, name)
         if isinstance(found, property):
             if found.fset is None:

@@ -43,10 +43,10 @@ def _written(cls: type, name: str, after: type | None) -> tuple[Any, type] | Non
 def replaces_lookup(obj: object) -> bool:
     """Whether an object's class, or the class that the object is, has a metaclass with code of its own for what the tracer
     asks of classes."""
-    return answers_itself(type(type(obj))) or issubclass(type(obj), type) and answers_itself(type(obj))
+    return overrides_lookup(type(type(obj))) or issubclass(type(obj), type) and overrides_lookup(type(obj))
 
 
-def answers_itself(meta: type) -> bool:
+def overrides_lookup(meta: type) -> bool:
     """Whether a metaclass has code of its own for what the tracer asks of classes: their attributes, and their hash."""
     return meta is not type and (
         class_lookup(meta, "__hash__")[0] is not NAMESPACE(object)["__hash__"]

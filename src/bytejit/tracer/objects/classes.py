@@ -45,7 +45,7 @@ from bytejit.tracer.objects.class_stubs import (
 
 from . import rebuilt_classes
 from .calls import models
-from .class_facts import MISSING, NAMESPACE, WRITTEN, answers_itself, class_lookup, is_data_descriptor
+from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, overrides_lookup
 
 
 class _Gone:
@@ -134,7 +134,7 @@ def make_class(t: Tracer, meta: type, name: Var, bases: Var, names: Var, kwargs:
     odd = [key for key in items if key in NOT_IN_CLASSES]
     if odd:
         raise Break(f"a class with a {odd[0]} of its own")
-    if answers_itself(meta) or any(answers_itself(type(b)) for b in real_bases):
+    if overrides_lookup(meta) or any(overrides_lookup(type(b)) for b in real_bases):
         raise Break("a class of a metaclass that replaces how attributes of classes are read")
     if len(real_bases) != len(bases.items) or not all(
         b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases

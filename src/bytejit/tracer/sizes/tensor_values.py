@@ -138,7 +138,7 @@ class TensorValues(Component):
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
         found: dict[torch.fx.Node, None] = {}
         todo, asked = [last], []
-        answers = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
+        is_whole = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
         while todo:
             node = todo.pop()
             if node in found:
@@ -147,8 +147,8 @@ class TensorValues(Component):
             if len(found) > LONGEST:
                 return None
             if node.op == "placeholder":
-                if not self._is_leaf(node) and not (answers and self._is_setting(node)):
-                    if not answers or not _few_floats(node.meta["val"]):
+                if not self._is_leaf(node) and not (is_whole and self._is_setting(node)):
+                    if not is_whole or not _few_floats(node.meta["val"]):
                         return None
                     asked.append(node)
                 continue

@@ -75,14 +75,14 @@ class InplaceUpdates:
                 names = sorted(axes_below(e), key=list(sizes).index)
                 shape = tuple(sizes[a] for a in names)
                 own = tuple(Axis(f"c{i}", n) for i, n in enumerate(shape))
-                turned = Rewriter(self.cons, sizes, {a: ix.var(b.name) for a, b in zip(names, own)})(e)
-                turned = self.cons.op(e.name, turned.args, "i64", e.where, "index")
-                if (turned, shape) not in made:
+                renamed = Rewriter(self.cons, sizes, {a: ix.var(b.name) for a, b in zip(names, own)})(e)
+                renamed = self.cons.op(e.name, renamed.args, "i64", e.where, "index")
+                if (renamed, shape) not in made:
                     b = Buffer(f"checked{len(made)}", shape, contiguous_stride(shape), "i64", "temp", "cpu", e.where)
-                    made[turned, shape] = self.buffers[b.name] = b
-                    store = Store(b.name, tuple(ix.var(a.name) for a in own), turned, where=e.where)
+                    made[renamed, shape] = self.buffers[b.name] = b
+                    store = Store(b.name, tuple(ix.var(a.name) for a in own), renamed, where=e.where)
                     checks.append(Kernel(b.name, own, (LoopNest((), (store,)),), k.ops, e.where))
-                found[id(e)] = e, self.cons.load(made[turned, shape].name, tuple(map(ix.var, names)), "i64", None, e.where)
+                found[id(e)] = e, self.cons.load(made[renamed, shape].name, tuple(map(ix.var, names)), "i64", None, e.where)
         if not found:
             return k
         rewrite = Rewriter(self.cons, sizes)
