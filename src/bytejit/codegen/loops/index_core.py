@@ -1,4 +1,4 @@
-"""What indices are made of: atoms, sums of them, their arithmetic and text. `codegen/loops/index.py` is the module to import."""
+"""The parts of indices: atoms and sums of atoms, their arithmetic and text. `codegen/loops/index.py` is the module to import."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Atom:
 
 
 class AxisVar(Atom):
-    """An axis of the kernel or nest: Var(name)."""
+    """An axis of the kernel or nest: AxisVar(name)."""
 
     __slots__ = ()
     rank = 1

@@ -1,4 +1,4 @@
-"""Division of indices, and what can be shown of their range: for numbers by intervals, for symbols by their least values."""
+"""Division of indices, and proofs about their range: by intervals for numbers, by least values for symbols."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def without(factors: Iterable[Atom], wanted: Iterable[Atom]) -> list[Atom] | Non
 
 
 def divide(x: Index, d: Index) -> tuple[Index, Index]:
-    """(q, r) with x = q*d + r: what of x is a multiple of d, term by term. d has symbols; r may still be more than d."""
+    """(q, r) with x = q*d + r: q collects the terms of x that are multiples of d. d has symbols; r may still be more than d."""
     lead, c = max(d.terms, key=lambda t: (len(_factors(t[0])), t[0].rank, str(t[0].key)))
     wanted = _factors(lead)
     q = ZERO

@@ -107,7 +107,7 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
     target = str(node.target)
     row = table().by_aten.get(target)
     if row is not None and row.kind != "extern" and _nothing(node.meta["spec"]):
-        # what holds no element needs no rule: windows and pieces of nothing divide by zero
+        # a result without elements needs no rule: views of an empty tensor would divide by zero
         return ctx.map(lambda c: ctx.const(0, acc_dtype(ir_dtype(node.meta["spec"]))))
     if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:
         args = _bring(ctx, args)
@@ -125,7 +125,7 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
 
 
 def _nothing(spec: Any) -> bool:
-    """Whether a result is a tensor without elements, whatever its inputs hold."""
+    """Whether a result is a tensor without elements for every input."""
     return isinstance(spec, Spec) and supported(spec) and any(isinstance(n, int) and n == 0 for n in spec.shape)
 
 

@@ -1,4 +1,4 @@
-"""What rows of the op table are given: buffers, axes, loads, casts, kernels, views and extern calls."""
+"""The interface of op rows for lowering: buffers, axes, loads, casts, kernels, views and extern calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dims_of(shape: tuple) -> tuple[tuple[Index, ...], dict[str, Any]]:
 
 
 class Lowering:
-    """What one lowering has made so far. Rows' `lower` functions build through its methods."""
+    """The state of one lowering. The `lower` functions of rows build through its methods."""
 
     def __init__(self, inputs: int):
         self.cons = Cons()
@@ -62,7 +62,7 @@ class Lowering:
         self.counts: dict[str, int] = {}
         self.where: Any = None
         self.node: Any = None
-        self.home = "cpu"  # the device that kernels run on; on others torch's ops do
+        self.home = "cpu"  # the device that kernels run on; ops on other devices run through torch
         self.written: frozenset = frozenset()  # nodes that stand for writes into an input
         self.lineage: dict[tuple, str] = {}  # (partly written buffer, map that it was written through) -> what it was before
         self.brought: dict[Value, Value] = {}  # 0-dim tensors of the CPU -> their copies at home
@@ -145,7 +145,7 @@ class Lowering:
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
 
     def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
-        """A number as the dtype holds it; a size that is known at the call only is computed then."""
+        """A constant, rounded to the dtype. A size that is known only at the call is computed then."""
         if isinstance(value, Index):
             return self.cast(self.cons.index(value, self.where), dtype)
         if isinstance(value, Real):
@@ -280,7 +280,7 @@ class Lowering:
 
         specs: Any = self.node.meta["spec"]
         many = isinstance(specs, (tuple, list))
-        planned = not many and isinstance(specs, Spec) and ir_dtype(specs) in DTYPES  # memory of other dtypes is torch's
+        planned = not many and isinstance(specs, Spec) and ir_dtype(specs) in DTYPES  # torch allocates memory of other dtypes
         into = row is not None and row.out is not None and planned and self.device() == self.home
         values: list[Value | None] = []
         for i, spec in enumerate(specs if many else (specs,)):
@@ -341,6 +341,6 @@ def _promote(a: str, b: str) -> str:
 
 
 def device_of(node: torch.fx.Node) -> torch.device | None:
-    """Where a node runs: the device of its results, of its operands where it returns no tensor; None for one without both."""
+    """The device of a node's results, or of its operands if it returns no tensor; None without either."""
     nodes = (node, *node.all_input_nodes)
     return next((s.device for n in nodes for s in pytree.tree_leaves(n.meta.get("spec")) if isinstance(s, Spec)), None)

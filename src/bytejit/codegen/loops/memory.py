@@ -1,4 +1,4 @@
-"""Where temporary buffers live: one arena, bytes shared by buffers whose lives do not meet, results over dying
+"""Places temporary buffers in one arena. Buffers share bytes if their lives do not overlap; results may overwrite dying
 operands.
 
 A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are
@@ -60,7 +60,7 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
     for r in loops.outputs:
         if r.view is not None:
             last[r.view.buffer] = len(loops.steps)
-    for step in reversed(loops.steps):  # a window's own window comes after it
+    for step in reversed(loops.steps):  # a view of a view comes after it
         if isinstance(step, Extern) and not step.into and is_window(step.target):
             end = max((last[b] for b in writes(step)), default=0)
             last.update((b, max(last[b], end)) for b in reads(step))

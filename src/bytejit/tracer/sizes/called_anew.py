@@ -47,7 +47,7 @@ def is_object(t: Tracer, v: Var) -> TypeGuard[InstanceVar | TensorVar]:
 
 
 def source_of(t: Tracer, v: Var) -> Source | None:
-    """Where a value comes from, before the graph runs; None where that is not known."""
+    """The source of a value before the graph runs; None where it is not known."""
     if t.hysteresis.in_use:  # what a size was traced as is not what it is in this call
         return None
     if is_row(v):
@@ -71,13 +71,13 @@ def _row(*parts: Any) -> tuple:
 
 
 def computed(function: Callable, parts: list[Source | None]) -> Source | None:
-    """The source of what a function gives; None where one of its arguments has none."""
+    """The source of a function's result; None where one of its arguments has no source."""
     known = [p for p in parts if p is not None]
     return Computed(Ref.strong(function, function.__name__), tuple(known)) if len(known) == len(parts) else None
 
 
 def hint(t: Tracer, v: Var) -> Any:
-    """What a value is in this call. Adds no condition."""
+    """The value in this call. Adds no condition."""
     if is_row(v):
         return tuple(hint(t, t.values.real(i)) for i in v.items)
     return v.real if isinstance(v, (InstanceVar, TensorVar)) else texts.hint(v)

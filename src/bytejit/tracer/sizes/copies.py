@@ -19,7 +19,7 @@ MAY_COPY = frozenset({_T.reshape, torch.reshape, _T.flatten, torch.flatten, _T.c
 
 
 class Copies(Component):
-    """The part of the tracer that remembers what was copied, and on what terms."""
+    """The part of the tracer that remembers copies, and the conditions under which they are copies."""
 
     def note_copy(self, args: Any, result: Any, terms: list) -> None:
         """An operation of MAY_COPY has returned, and took for granted that the differences in `terms` are not 0."""
@@ -40,7 +40,7 @@ class Copies(Component):
                 self.rely_on(terms)
 
     def rely_on(self, terms: list) -> None:
-        """The differences are not 0: conditions of the trace from now on."""
+        """Make it a condition of the trace that the differences are not 0."""
         was = self.t.sizes.environment().where
         try:
             for difference, where in terms:

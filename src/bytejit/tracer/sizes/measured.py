@@ -30,7 +30,7 @@ from .tensor_values import called
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# how a number is read: what becomes of it then
+# function that reads a number -> how the number is used then
 READS = {
     torch.Tensor.item: None,
     torch.Tensor.tolist: None,
@@ -206,7 +206,7 @@ class Measured(Component):
         return type(v) is SymVar and not self.measured.keys().isdisjoint(getattr(v.value.node.public, "free_symbols", ()))
 
     def refuse_inside(self) -> None:
-        """The program would decide something by a measured number. Raises: Break."""
+        """Refuse a decision of the program by a measured number. Raises: Break."""
         raise Break(
             "a number that only the run knows decides what is done", "use tensor operations, or leave nopython (fullgraph) off"
         )
@@ -292,7 +292,7 @@ class Measured(Component):
             last[at] = made
 
     def refuse_later(self, relation: Any, where: Any) -> None:
-        """A backend relies on more than the graph checks. Raises: Unsupported."""
+        """Refuse when a backend relies on more than the graph checks. Raises: Unsupported."""
         if relation not in self.required:
             raise Unsupported(
                 f"the backend relies on {relation.text()}, which only the run knows",

@@ -42,12 +42,12 @@ MOST_TERMS = 100
 
 
 def _now(number: Any) -> Any:
-    """What a number is in this call, which is then a guard."""
+    """The value of a number in this call, which becomes a guard."""
     return float(number) if isinstance(number, torch.SymFloat) else int(number) if isinstance(number, torch.SymInt) else number
 
 
 def _terms(number: Any) -> int:
-    """How many symbols, constants and operations a number is made of; a little above MOST_TERMS where there are more."""
+    """Number of symbols, constants and operations in an expression; counting stops a little above MOST_TERMS."""
     if not is_symbolic(number):
         return 0
     count, left = 0, [number.node.e]

@@ -18,7 +18,7 @@ from bytejit.tracer.core.component import Component
 
 
 class SizeHysteresis(Component):
-    """The part of the tracer that says as what sizes of inputs are traced."""
+    """The part of the tracer that decides with which sizes inputs are traced."""
 
     def start_varying(self) -> None:
         """Nothing is known to vary yet."""
@@ -54,7 +54,7 @@ class SizeHysteresis(Component):
 
     @property
     def in_use(self) -> bool:
-        """Whether a size was traced as other than it is."""
+        """Whether a size was traced with another value than it has."""
         return any(f.now is not None for f in self.t.sizes.symbols.values())
 
     def fits_call(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of the symbols when a region ends, as guards; and whether the marks of the program hold."""
+"""Writes what is known of symbols when a region ends as guards, and checks the program's marks."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
 
-LARGEST = 16_384  # elements of a tensor on the way
-LONGEST = 64  # operations on the way
+LARGEST = 16_384  # most elements of a tensor that the computation may pass through
+LONGEST = 64  # most operations of the computation
 VALUES_LIMIT = 2  # entries of a site that hold for some values of tensors only (a mask with and without holes)
 EQUAL_LIMIT = 6  # the same where the values are whether floats are equal to something, which seldom changes
 FEW = 64  # floats of a buffer of which something is asked
@@ -279,12 +279,12 @@ def _few_floats(fake: Any) -> bool:
 
 
 def called(node: torch.fx.Node) -> str:
-    """The name of the operation that a node is."""
+    """The name of a node's operation."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _fakes(value: Any) -> list:
-    """The fakes in what a node makes."""
+    """The fakes among a node's results."""
     if isinstance(value, (tuple, list)):
         return [f for v in value for f in _fakes(v)]
     return [value] if isinstance(value, Fake) else []

@@ -25,7 +25,7 @@ from bytejit.tracer.objects.containers import NotConstant, is_constant
 from .autograd_passes import ApplyCall, traced_passes
 from .effects_of_calls import has_external_effects, without_gradients
 
-SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # what a graph's text has no words for
+SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # values that cannot be written in the text of a graph
 
 
 class Context:

@@ -81,7 +81,7 @@ def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[
 
 
 def gradient(t: Tracer, call: ApplyCall, i: int, output: Var, materialize: bool) -> Var:
-    """What the backward pass gets for an output."""
+    """The gradient that the backward pass gets for an output."""
     if not isinstance(output, TensorVar) or not materialize and (output in call.marked or not output.fake.is_floating_point()):
         return NONE
     with t.fake_mode, torch.no_grad():
@@ -92,7 +92,7 @@ def gradient(t: Tracer, call: ApplyCall, i: int, output: Var, materialize: bool)
 
 
 def results(t: Tracer, call: ApplyCall, grads: list[Var]) -> list[Var]:
-    """What the backward pass returns: one gradient or None for each argument. Raises: Break."""
+    """The results of the backward pass: one gradient or None for each argument. Raises: Break."""
     if getattr(call.cls, "vjp") is not torch.autograd.Function.vjp:
         raise Break("a vjp")
     devices = SeqVar([Known(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)], tuple)

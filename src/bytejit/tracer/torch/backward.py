@@ -92,7 +92,7 @@ class Backward(Component):
     def into_leaves(
         self, outputs: list[TensorVar], grads: list[Var], retain: bool | None, inputs: list[TensorVar] | None
     ) -> None:
-        """Each leaf's gradient is set, or added to."""
+        """Set each leaf's gradient, or add to it."""
         leaves, outside = self.reached(outputs)
         if outside:
             raise Break(OUTSIDE)
@@ -184,7 +184,7 @@ def _tensors(t: Tracer, v: Var | None) -> list[TensorVar]:
 
 
 def _grads(t: Tracer, v: Var | None, n: int) -> list[Var]:
-    """The gradients that a pass starts with: None where there is none."""
+    """The gradients that a pass starts with; None where none is given."""
     v = NONE if v is None else t.values.real(v)
     if isinstance(v, TensorVar):
         return [v]

@@ -31,7 +31,7 @@ def begin(*args: object, **options: object) -> None:
 
 
 def end() -> None:
-    """Marks where it ends."""
+    """Marks the end of a checkpointed function."""
 
 
 @models(torch.utils.checkpoint.checkpoint)

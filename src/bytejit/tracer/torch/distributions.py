@@ -1,4 +1,4 @@
-"""What torch.distributions asks that a graph cannot say in the same words."""
+"""Models of functions of torch.distributions that cannot be traced as they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a part of the trace does more than compute: it will run again, or at another time."""
+"""Decides whether a part of the trace has side effects. Such a part must not run again, or at another time."""
 
 from __future__ import annotations
 

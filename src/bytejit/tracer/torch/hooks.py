@@ -1,4 +1,4 @@
-"""Hooks of tensors: put on when the region ends, before anyone can go backward."""
+"""Hooks of tensors. They are registered when the region ends, before a backward pass can run."""
 
 from __future__ import annotations
 

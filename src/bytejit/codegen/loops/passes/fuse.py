@@ -70,7 +70,7 @@ class StepNode:
     writes: set[str] = field(default_factory=set)
     work: int = 0
     exact: bool = False
-    merges: int = 0  # how many nodes have become part of it
+    merges: int = 0  # number of nodes merged into it
 
 
 class Merger:
@@ -91,7 +91,7 @@ class Merger:
         self.needs = self.link()
 
     def learn(self, node: StepNode) -> None:
-        """Notes what a new or changed node reads and writes."""
+        """Record what a new or changed node reads and writes."""
         node.reads, node.writes = set(reads(node.step)), set(writes(node.step))
         for b in node.reads:
             insort(self.readers.setdefault(b, []), node.id)
@@ -99,7 +99,7 @@ class Merger:
             self.maker[b] = node.id
 
     def forget(self, node: StepNode) -> None:
-        """Takes back what `learn` noted."""
+        """Remove what `learn` recorded."""
         for b in node.reads:
             found = self.readers[b]
             del found[bisect_left(found, node.id)]
@@ -107,7 +107,7 @@ class Merger:
             del self.maker[b]
 
     def link(self) -> Needs:
-        """Who needs whom; extern calls keep their order (some draw random numbers)."""
+        """Link each step to the steps that it needs. Extern calls keep their order (some draw random numbers)."""
         last, before = None, {}
         for n in self.nodes.values():
             before[n.id] = {self.maker[b] for b in n.reads if b in self.maker} - {n.id}
@@ -183,14 +183,14 @@ class Merger:
         return False
 
     def nearest(self, steps: list[int], step: int) -> list[int]:
-        """Those of many steps, in order, that stand near to one."""
+        """The steps, in order, that are close to a given one."""
         if len(steps) <= 2 * NEAREST:
             return steps
         at = bisect_left(steps, step)
         return steps[max(0, at - NEAREST) : at + NEAREST + 1]
 
     def too_much(self, *nodes: StepNode) -> bool:
-        """Whether kernels are too large to be one."""
+        """Whether two kernels are too large to be merged."""
         for node in nodes:
             if sum(n.work for n in nodes) <= MOST_WORK:
                 return False
@@ -230,7 +230,7 @@ class Merger:
         return True
 
     def read_apart(self, buffer: str, both: set[int]) -> bool:
-        """Whether a step that is none of two reads a buffer."""
+        """Whether a step other than these two reads a buffer."""
         return any(i not in both for i in self.readers.get(buffer, ()))
 
 

@@ -40,7 +40,7 @@ class Alignment:
 
 
 def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
-    """Adds what equating two coordinate tuples says; False when nothing can (ranks differ)."""
+    """Add the equations of two coordinate tuples; False when they cannot be equal (ranks differ)."""
     for x, y in zip(a, b):
         p, q = plain(x), plain(y)
         if p is not None and q is not None and sizes[p] == sizes[q] and found.axes.get(p, q) == q:
@@ -72,7 +72,7 @@ def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) ->
 
 
 def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | None:
-    """Which axes mean the same; None when the kernels have nothing to do with one another."""
+    """Find the axes that mean the same; None when the kernels share no buffer."""
     found = Alignment({}, set())
     stores = {s.buffer: s for p in first.nests for s in p.stores}
     seconds = loads(kernel_roots(second))
@@ -189,7 +189,7 @@ def worthwhile(
     if not vertical and flexible(first) and flexible(second):
         return False
     if vertical and flexible(second) and len(outer) == len(second.axes):
-        return True  # the second only adds a value a row
+        return True  # the second kernel only adds one value a row
     sizes = {a.name: a.size for a in second.axes}
     row_count = points([Axis(n, sizes[n]) for n in outer])
     total = max(points((*k.axes, *p.axes)) for k in (first, second) for p in k.nests)
@@ -281,7 +281,7 @@ def drop_repeated(nests: list[LoopNest], p: LoopNest, same: dict[str, str]) -> L
             same[r.name] = made[key]
         else:
             left.append(r)
-            if not r.running:  # what a scan has is a value of every element
+            if not r.running:  # a scan has a value for every element
                 made[key] = r.name
     return replace(p, reduces=tuple(left))
 

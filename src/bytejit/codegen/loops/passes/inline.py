@@ -53,7 +53,7 @@ def pointwise_store(k: Any) -> Store | None:
 
 
 def inline(loops: Loops, launches: bool = False) -> Loops:
-    """Each pointwise kernel that is cheap to compute at its readers' loads goes there."""
+    """Move each pointwise kernel that is cheap to compute at its readers' loads into the readers."""
     readers: dict[str, list[Kernel]] = {}
     pinned = {r.view.buffer for r in loops.outputs if r.view is not None}
     for step in loops.steps:
@@ -146,7 +146,7 @@ def transposes(k: Kernel, buffers: dict[str, Buffer]) -> bool:
 
 
 def run(axis: str, sizes: dict[str, int], strides: dict[str, Any]) -> int:
-    """How many elements lie one after another from the axis of stride 1 on."""
+    """The number of consecutive elements, from the axis of stride 1 on."""
     length = sizes[axis]
     while found := [n for n in sizes if n != axis and strides[n] == length and sizes[n] > 1]:
         axis, length = found[0], length * sizes[found[0]]
@@ -192,7 +192,7 @@ def large_again(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[st
 
 
 def times_read(store: Store, readers: list[Kernel], buffers: dict[str, Buffer], value_cost: int) -> float:
-    """At how many points readers would compute a value of some work."""
+    """The number of points at which readers would compute a value."""
     times = 0.0
     for reader in readers:
         for p in reader.nests:

@@ -54,7 +54,7 @@ class InplaceUpdates:
 
     # ---- checks ---------------------------------------------------------------------------------------------------
     def check_first(self) -> None:
-        """Indices of updates that come from inputs alone are checked before all other steps, equal ones once."""
+        """Check the indices of updates that come from inputs alone before all other steps, equal ones once."""
         made: dict[Any, Buffer] = {}
         checks: list[Kernel] = []
         for n, k in enumerate(self.steps):
@@ -99,7 +99,7 @@ class InplaceUpdates:
 
     # ---- places ---------------------------------------------------------------------------------------------------
     def move(self, i: int) -> None:
-        """One update, whose later ones have their places."""
+        """Place one update, after all later ones have been placed."""
         ((out, base),) = {(s.buffer, s.over) for p in self.kernel(i).nests for s in p.stores if s.over}
         old = self.buffers[base]
         i = self.apart(i, base)
@@ -122,7 +122,7 @@ class InplaceUpdates:
         self.steps = [without_over(s, {base, out}) if out in writes(s) or base in writes(s) else s for s in self.steps]
 
     def last_reader(self, i: int, base: str) -> bool:
-        """Whether nobody needs what the buffer held before, once the update has run."""
+        """Whether no step needs the old contents of the buffer after the update."""
         if any(base in reads(s) or base in writes(s) for s in self.steps[i + 1 :]):
             return False
         if any(r.view is not None and r.view.buffer == base for r in self.outputs) or base in writes(self.steps[i]):
@@ -168,7 +168,7 @@ class InplaceUpdates:
         )
 
     def copy(self, i: int, out: str, base: str) -> None:
-        """The other elements of `out` copied before step i."""
+        """Copy the other elements of `out` before step i."""
         b = self.buffers[out]
         axes = tuple(Axis(f"{out}_{d}", n) for d, n in enumerate(b.shape))
         coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in axes)
@@ -208,7 +208,7 @@ class InplaceUpdates:
 
 
 def alike(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers lie in memory alike."""
+    """Whether two buffers have the same layout."""
     return (a.shape, a.stride, a.dtype) == (b.shape, b.stride, b.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Which steps need which, while steps become one: a search looks only at the steps that stand between two."""
+"""Dependencies between steps, updated while steps are merged. A search visits only the steps between the two in question."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Needs:
         return False
 
     def join(self, first: int, second: int) -> None:
-        """The first becomes part of the second. Neither needs the other by way of a third step."""
+        """Merge the first into the second. Neither may need the other through a third step."""
         low, high = sorted((first, second), key=self.at.__getitem__)
         down = self._within(low, self.after, self.at[low], self.at[high])
         up = self._within(high, self.before, self.at[low], self.at[high])

@@ -1,4 +1,4 @@
-"""Sums over an axis that all elements but one leave at zero: the sum is that element, computed without a loop.
+"""Sums over an axis with at most one nonzero element: the sum is that element, computed without a loop.
 
 The gradient of nll_loss is such a row: -1/n at the target's place. What log_softmax's gradient needs of it is its sum.
 """

@@ -1,4 +1,4 @@
-"""What one nest of a kernel leaves for another: dropped, computed again, kept in a row-local buffer, or still in memory."""
+"""Values that one nest of a kernel passes to another: dropped, computed again, kept in a row-local buffer, or left in memory."""
 
 from __future__ import annotations
 

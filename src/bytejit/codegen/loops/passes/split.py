@@ -42,7 +42,7 @@ class Cuts:
             self.at[a] = self.at.pop(a, set()) | self.at.pop(b, set())
 
     def cut(self, p: Place, stride: ix.Size) -> None:
-        """Some access treats elements below and above `stride` apart."""
+        """Note that some access separates elements below and above `stride`."""
         self.at.setdefault(self.find(p), set()).add(ix.size_of(stride))
 
     def factors(self, p: Place, size: Any) -> list[ix.Size] | None:
@@ -89,7 +89,7 @@ def radix(c: ix.Index, sizes: dict[str, Any]) -> list[ix.Size] | None:
 
 
 def find_cuts(loops: Loops, sizes: dict[str, Any]) -> Cuts:
-    """What each access says about axes and dims."""
+    """Collect the cuts and unions that follow from each access."""
     cuts = Cuts()
     for k in loops.steps:
         if not isinstance(k, Kernel):
