@@ -50,3 +50,15 @@ def test_leaves_of_changing_size():
         return loss.detach(), grad
 
     return f
+
+
+@case(F(3, 2), Spec(lambda r: r.i(0, 3, 0 if r.call else 4)), backend="inductor", tol=(1e-5, 1e-6))
+def test_refused_reductions_and_classes(x, i):
+    """Reducing no dimension, and classes counted as none, are errors of torch's that its shape functions do not know"""
+    said = []
+    for call in (lambda: x.logsumexp(()), lambda: torch.nn.functional.one_hot(i, 0), lambda: torch.logsumexp(x.sum(), ())):
+        try:
+            said.append(call())
+        except RuntimeError as e:
+            said.append(str(e))
+    return said

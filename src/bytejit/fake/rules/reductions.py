@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from bytejit.common.spec import reduced_dims, wrap_dim
+from bytejit.fake.errors import NoFake
 
 from .core import HasMeta, Meta, NeedsMeta, is_contiguous, new, row
 from .views import needs_meta
@@ -68,6 +69,13 @@ def _amax(x: HasMeta, dim: Dims = (), keepdim: bool = False) -> Meta:
         raise NeedsMeta
     _distinct(dim, len(m.shape))
     return new(reduced_shape(m.shape, dim, keepdim), None, m.dtype, m.device)
+
+
+@row("logsumexp")
+def _logsumexp(x: HasMeta, dim: Dims, keepdim: bool = False) -> Meta:
+    if isinstance(dim, (list, tuple)) and not dim and x.m.shape:
+        raise NoFake("logsumexp", "torch's meta kernel reduces no dimension, which its others refuse")
+    raise NeedsMeta
 
 
 @row("max", "min")
