@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from .harness import F, Turn, case, program
+from .harness import F, Spec, Turn, check, program
 
 KEYS = (2, 3, 5, 4, 7, 9, 8, 6, 12, 11, 13, 10)
 
@@ -239,7 +239,6 @@ def test_only_the_length_is_asked_for():
 
 def test_deques_of_other_lengths():
     """Two deques of one length that keep another number of items"""
-    from .harness import check
 
     def f(x, d):
         d.append(x)
@@ -262,3 +261,154 @@ def test_keys_made_in_the_function():
         return x * table[state["step"]] + table[k + 1] - table[torch.ones(k, 2).shape[0]] * y
 
     return f, lambda: state
+
+
+@program(F(3), Turn(*KEYS), calls=12, total=2)
+def test_what_is_written_under_a_key():
+    """Results kept by number, text and row, read again in the same call"""
+    history, metrics, grid = {}, {"last": 0}, {}
+
+    def f(x, k):
+        history[k] = x * 2
+        metrics[f"loss_{k}"] = history[k].sum()
+        grid[k, "a"] = k
+        grid[k, "b"] = x
+        assert k in history and (k, "b") in grid and grid.get((k, "b")) is x
+        return history[k] + metrics[f"loss_{k}"], grid[k, "b"]
+
+    return f, lambda: (history, metrics, grid)
+
+
+@program(F(3), Turn(*KEYS), Turn(*KEYS[1:], 2, 13, 13), calls=14)
+def test_what_two_keys_write():
+    """Two keys that may be one: what is read, replaced, deleted and counted after both were written"""
+    table, others = {3: 0.5}, {}
+
+    def f(x, i, j):
+        table[i] = x + 1
+        table[j] = x * 2
+        a = table[j] + table[i]
+        table[i] = x * 3
+        others[i] = 1
+        others[j] = 2
+        others[i] = 3
+        if i == 9:
+            del table[12], others[j]
+        return a, j in table, table.get(3), len(others), list(others)[-1]
+
+    return f, lambda: (table, others)
+
+
+@program(F(3), Turn(*range(12)), calls=24, total=6)
+def test_state_made_when_it_is_missing():
+    """State by object that is made when it is first asked for, and looked for the next time"""
+    params = [nn.Parameter(torch.full((3,), float(i))) for i in range(12)]
+    state, steps = {}, {}
+
+    def f(x, i):
+        p = params[i]
+        if p not in state:
+            state[p] = {"m": torch.zeros_like(p), "step": 0}
+        s = state[p]
+        s["step"] += 1
+        s["m"].lerp_(x, 0.1)
+        steps[p] = steps.get(p, 0) + 1
+        with torch.no_grad():
+            p.sub_(s["m"], alpha=0.1 / s["step"])
+        return s["m"] * s["step"]
+
+    return f, lambda: (params, [state.get(p) for p in params], list(steps.values()))
+
+
+@program(F(3), Turn(*range(12)), calls=24, total=6)
+def test_a_list_written_by_number():
+    """Caches in a list, one for each layer, made, grown and replaced"""
+    cache = [None] * 12
+
+    def f(x, layer):
+        y = x.sin()
+        if cache[layer] is None:
+            cache[layer] = (y, y * 2)
+        else:
+            cache[layer] = tuple(torch.cat([a[-3:], b]) for a, b in zip(cache[layer], (y, y * 2)))
+        return cache[layer][0].sum(), len(cache)
+
+    return f, lambda: cache
+
+
+@program(F(4), Turn(*"the cat sat on the mat with a hat and bat".split()), calls=11)
+def test_a_vocabulary():
+    """A table that gains what it lacks, counted by a dict of a class of its own"""
+    vocab, table, counts = {"<unk>": 0}, torch.arange(80.0).view(20, 4).sin(), collections.Counter()
+
+    def f(x, word):
+        i = vocab.get(word, 0)
+        if word not in vocab and len(vocab) < 9:
+            vocab[word] = i = len(vocab)
+        counts[word] += 1
+        return x + table[i], i, counts[word], word in vocab, len(vocab), word.split("a")
+
+    return f, lambda: (vocab, counts)
+
+
+@program(Spec(lambda r: r.f(r.call + 2, 4)), calls=12, total=3)
+def test_masks_by_size():
+    """What is kept for each size, made where it is missing"""
+    kept = {}
+
+    def mask(n):
+        if n not in kept:
+            kept[n] = torch.ones(n, n).tril()
+        return kept[n]
+
+    return lambda x: (mask(x.shape[0]) @ x, len(kept)), lambda: kept
+
+
+@program(F(3), Turn(*KEYS), Turn(*KEYS[1:], 2, 13, 13, -1, -3), calls=16)
+def test_what_two_numbers_write_in_a_list():
+    """A list written at two places that may be one, from either side, then read, appended to and counted"""
+    rows, recent = [float(i) for i in range(20)], collections.deque(range(20), 20)
+
+    def f(x, i, j):
+        rows[i] = x
+        a = rows[j] * 1.0
+        rows[j] = 7.5
+        recent[i] = j
+        recent[j] = i
+        b = rows[i] if i != 9 else rows[-j]
+        rows.append(1.0)
+        if i == 8:
+            recent.append(1)
+        return a + b, len(rows), rows[3], recent[j], recent[-1]
+
+    return f, lambda: (rows, recent)
+
+
+@program(F(3), Turn(*"abcdeabcde"), calls=10)
+def test_default_dicts():
+    """Dicts with a factory: totals and lists by name"""
+    totals, lists = collections.defaultdict(float), collections.defaultdict(list)
+
+    def f(x, name):
+        totals[name] += 0.5
+        lists[name].append(x)
+        return x * totals[name], len(lists[name]), len(totals), lists[name][-1]
+
+    return f, lambda: (totals, lists)
+
+
+@program(F(3), Turn(*range(12)), Turn(*range(1, 12), 0, 5), calls=26)
+def test_what_two_objects_write():
+    """Two objects as keys, which may be one, written and counted"""
+    params = [nn.Parameter(torch.full((3,), float(i))) for i in range(12)]
+    table, seen = {}, collections.OrderedDict()
+
+    def f(x, i, j):
+        p, q = params[i], params[j]
+        table[p] = x
+        table[q] = x * 2
+        seen[p, 1] = i
+        seen.last = j
+        return x + 1, len(table), table[q], p in table, seen[p, 1]
+
+    return f, lambda: ([table.get(p) for p in params], list(seen.values()), seen.last)

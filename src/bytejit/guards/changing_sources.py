@@ -48,4 +48,4 @@ def length_of(base: Source) -> Computed:
     return Computed(_LEN, (base,))
 
 
-_LEN = Ref.strong(len)
+_LEN = Ref.strong(len, "len")

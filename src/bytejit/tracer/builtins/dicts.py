@@ -118,7 +118,9 @@ def dict_get(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> 
 
 @on_dict("setdefault")
 def setdefault(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    found = picked(t, d, t.values.real(args[0])) or t.values.lookup(d, key_of(t, args[0]))
+    found = picked(t, d, t.values.real(args[0]))
+    if found is None and not lacks(t, d, t.values.real(args[0])):
+        found = t.values.lookup(d, key_of(t, args[0]))
     if found is None:
         found = args[1] if len(args) > 1 else NONE
         t.subscripts.dict_set(d, args[0], found)

@@ -67,6 +67,8 @@ def text_of(function: Callable[..., str], args: Sequence[Var], kwargs: Mapping[s
         return None
     if any(type(a) is Known and isinstance(a.obj, str) and BY_VALUE.search(a.obj) for a in given):
         return None
+    if function is str.format and type(args[0]) is TextVar:  # what it asks for may not be given
+        return None
     if function is format and len(args) == 2 and not (type(args[1]) is Known and args[1].obj[-1:] != "c"):
         return None
     try:

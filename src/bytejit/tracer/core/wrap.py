@@ -44,6 +44,7 @@ from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
 from bytejit.tracer.objects.identities import fix_key
+from bytejit.tracer.objects.open_writes import ExternalDict
 from bytejit.tracer.sizes.called_anew import open_constant
 
 from .signals import Break
@@ -280,9 +281,9 @@ class Wrapping(Component):
                 items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
                 return SeqVar(items, cls, source, obj)
         if cls in (dict, collections.OrderedDict):
-            return DictVar({}, cls, source, obj)
+            return ExternalDict(self.t, cls, source, obj)
         if cls is collections.defaultdict:
-            return DictVar({}, cls, source, obj, factory=Lazy(obj.default_factory, Attr(source, "default_factory")))
+            return ExternalDict(self.t, cls, source, obj, Lazy(obj.default_factory, Attr(source, "default_factory")))
         if cls is types.MappingProxyType and type(*gc.get_referents(obj)) in (dict, collections.OrderedDict):
             return DictVar({}, cls, source, obj)
         if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, IN_SETS) or is_reference(o) for o in obj):
@@ -295,9 +296,9 @@ class Wrapping(Component):
         cls = type(obj)
         base: Var | None = None
         if issubclass(cls, dict):
-            base = DictVar({}, collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict, source, obj)
-            if issubclass(cls, collections.defaultdict):
-                base.cls, base.factory = collections.defaultdict, Lazy(obj.default_factory, Attr(source, "default_factory"))
+            kind = next(k for k in (collections.OrderedDict, collections.defaultdict, dict) if issubclass(cls, k))
+            factory = Lazy(obj.default_factory, Attr(source, "default_factory")) if kind is collections.defaultdict else None
+            base = ExternalDict(self.t, kind, source, obj, factory)
         elif issubclass(cls, list):
             self.t.guard("LEN_IS", source, list.__len__(obj))
             base = SeqVar([Lazy(o, TupleItem(source, i, list)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)

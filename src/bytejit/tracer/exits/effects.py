@@ -9,6 +9,7 @@ from collections.abc import Callable
 from bytejit.tracer.core.values import NULL, CellVar, DictVar, FuncVar, InstanceVar, SeqVar, SetVar, TensorVar, Var
 from bytejit.tracer.objects.containers import is_unchanged, real_key
 from bytejit.tracer.objects.external_lists import ExternalList
+from bytejit.tracer.objects.open_writes import ExternalDict
 
 from .containers import attributes
 from .instances import in_order
@@ -24,6 +25,8 @@ def write_cell(out: Statements, v: CellVar) -> list[str]:
 
 def write_sequence(out: Statements, v: SeqVar) -> list[str]:
     target = out.at.source(v.origin)
+    if isinstance(v, ExternalList) and v.late:
+        return write_open(out, v, v.cls)
     if isinstance(v, ExternalList) and v.tail is not None:
         extend = collections.deque.extend if v.cls is collections.deque else list.extend
         return [f"{out.bind(extend)}({target}, [{out.many(v.tail)}])"]
@@ -38,11 +41,28 @@ def write_set(out: Statements, v: SetVar) -> list[str]:
     return [f"{target}.clear()", f"{target}.update(({inside}))"]
 
 
+def write_external_dict(out: Statements, v: ExternalDict) -> list[str]:
+    if not v.late:
+        return write_dict(out, v)
+    return write_open(out, v, dict_kind(v)) + attributes(out, out.at.source(v.origin), v)
+
+
+def write_open(out: Statements, v: ExternalDict | ExternalList, kind: type) -> list[str]:
+    """What was written under open keys, in order."""
+    target, setter = out.at.source(v.origin), out.bind(getattr(kind, "__setitem__"))
+    return [f"{setter}({target}, {out.value(k)}, {out.value(x)})" for k, x in v.late.values()]
+
+
+def dict_kind(v: DictVar) -> type:
+    """The library's class whose methods write a dict, past those of a subclass."""
+    return next((c for c in (collections.OrderedDict, dict) if isinstance(v.real, c)), dict)
+
+
 def write_dict(out: Statements, v: DictVar) -> list[str]:
     """Changed keys one by one where that gives the right order, else all of them anew."""
     target = out.at.source(v.origin)
     real = v.real
-    kind = next((c for c in (collections.OrderedDict, dict) if isinstance(real, c)), dict)
+    kind = dict_kind(v)
     setter, deleter, clear = (out.bind(getattr(kind, n)) for n in ("__setitem__", "__delitem__", "clear"))
     entries = [(out.value(k), out.value(x), key, x) for key, (k, x) in v.items.items()]
     now, gone = [*map(real_key, v.items)], {real_key(k): None for k in v.deleted}
@@ -88,6 +108,7 @@ WRITERS: dict[type[Var], Callable] = {
     SeqVar: write_sequence,
     SetVar: write_set,
     DictVar: write_dict,
+    ExternalDict: write_external_dict,
     ExternalList: write_sequence,
     InstanceVar: write_instance,
     FuncVar: write_function,

@@ -41,7 +41,7 @@ class AttributeWrites(Component):
             self._set_outside_function(v, name, value)
         elif isinstance(v, TensorVar):
             self.t.tensor_attributes.tensor_setattr(v, name, value)
-        elif type(v) is DictVar and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
+        elif isinstance(v, DictVar) and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
             v.attrs[name] = value
             self.t.touch(v)
         elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):

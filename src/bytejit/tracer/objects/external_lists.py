@@ -12,16 +12,19 @@ from typing import Any
 from bytejit.guards.changing_sources import length_of
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Attr, Item, Source
-from bytejit.tracer.core.values import DictVar, Known, Lazy, SeqVar, Var
+from bytejit.tracer.core.values import Known, Lazy, SeqVar, Var
+
+from .changing_keys import all_new, picked
+from .open_writes import ExternalDict, OpenWrites
 
 
-class ExternalList(SeqVar):
+class ExternalList(OpenWrites, SeqVar):
     """A list or deque from outside. `tail`: what was appended before its length was asked for; None once `items` is known."""
 
-    __slots__ = ("t", "known", "tail")
+    __slots__ = ("t", "known", "tail", "late")
 
     def __init__(self, t: Any, obj: list | collections.deque, source: Source) -> None:
-        self.t = t
+        self.t, self.late = t, {}
         self.known: list[Var] = []
         self.tail: list[Var] | None = []
         maxlen = obj.maxlen if isinstance(obj, collections.deque) else None
@@ -38,6 +41,9 @@ class ExternalList(SeqVar):
             if self.maxlen is not None:
                 del self.known[: max(0, len(self.known) - self.maxlen)]
             self.tail = None
+            late, self.late = self.late, {}
+            for key, value in late.values():
+                self.known[self.t.subscripts.index(key)] = value
         return self.known
 
     @items.setter
@@ -48,7 +54,7 @@ class ExternalList(SeqVar):
     def picked(self, i: int) -> Var | None:
         """Item `i`, counted from the side that it is asked from. None where that takes the length: the items are known, or
         there is no such item. A list that is too short to fetch it from is a guard that failed."""
-        if self.tail is None:
+        if self.tail is None or self.late:
             return None
         if -len(self.tail) <= i < 0:
             return self.tail[i]
@@ -58,6 +64,10 @@ class ExternalList(SeqVar):
         if not -len(self.real) <= at < len(self.real):
             return None
         return self.t.values.lazy(self.real[at], Item(self.origin, at))
+
+    def write(self, key: Var, value: Var) -> bool:
+        there = self.tail == [] and (self.late or picked(self.t, self, key) is not None)
+        return bool(there) and super().write(key, value)
 
     def _has_room(self, most: int) -> bool:
         """Whether what was appended has pushed nothing out: guarded where it is so."""
@@ -73,23 +83,30 @@ class ExternalList(SeqVar):
 def extend(seq: SeqVar, values: Iterable[Var]) -> None:
     """seq.extend(values), which are taken one by one."""
     for value in values:
-        into = seq.tail if isinstance(seq, ExternalList) and seq.tail is not None else seq.items
+        into = seq.tail if isinstance(seq, ExternalList) and seq.tail is not None and not seq.late else seq.items
         into.append(value)
         if seq.maxlen is not None and len(into) > seq.maxlen:
             del into[0]
 
 
+def added(t: Any, v: ExternalDict | ExternalList) -> int | None:
+    """How many items more than before the region a container from outside holds; None where that takes all its items."""
+    if isinstance(v, ExternalList):
+        return len(v.tail) if v.tail is not None and (v.maxlen is None or not v.tail) else None
+    if v.complete or not v.late and id(v) in t.effects.dirty:
+        return None
+    return len(v.late) if all_new(t, v) else None
+
+
 def length(t: Any, v: Var) -> Var | None:
     """len(v) of a container from outside that had another length in another call; None for others."""
-    tail: list[Var] | None = []
-    if isinstance(v, ExternalList):
-        tail = v.tail if not v.tail or v.maxlen is None else None
-    elif not isinstance(v, DictVar) or v.source is None or v.complete or id(v) in t.effects.dirty:
+    if not isinstance(v, (ExternalDict, ExternalList)) or (more := added(t, v)) is None:
         return None
-    if tail is None or length_of(v.origin) not in t.sizes.dynamic.changed or length_of(v.origin) in t.sizes.dynamic.static:
+    source, dynamic = length_of(v.origin), t.sizes.dynamic
+    if source not in dynamic.changed or source in dynamic.static:
         return None
-    found = t.values.wrap(len(v.real), length_of(v.origin))
-    return t.operators.binary("add", found, Known(len(tail))) if tail else found
+    found = t.values.wrap(len(v.real), source)
+    return t.operators.binary("add", found, Known(more)) if more else found
 
 
 def is_filled(t: Any, v: ExternalList) -> bool:

@@ -14,6 +14,7 @@ from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, M
 
 from .containers import is_unchanged, real_key
 from .external_lists import ExternalList
+from .open_writes import ExternalDict
 
 CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
 
@@ -42,7 +43,10 @@ def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
         elif isinstance(v, InstanceVar):
             todo += [v.ns, v.base, *(v.slots.values() if weakly or v.cls is not weakref.ReferenceType else ())]
         elif isinstance(v, DictVar):
-            todo += [x for pair in v.items.values() for x in pair]
+            pairs = [*v.known.values(), *v.late.values()] if isinstance(v, ExternalDict) else v.items.values()
+            todo += [x for pair in pairs for x in pair]
+        elif isinstance(v, ExternalList) and v.tail is not None:
+            todo += [*v.tail, *(x for pair in v.late.values() for x in pair)]
         else:
             todo += v.items.values() if isinstance(v, SetVar) else v.items
     return found
@@ -54,6 +58,8 @@ def lets_go(v: Var) -> bool:
         return bool(v.attrs.keys() - {"grad"}) or not holds_nothing(v.real.grad)
     if isinstance(v, ExternalList):
         return v.tail is None or v.maxlen is not None
+    if isinstance(v, (ExternalDict, ExternalList)) and v.late:
+        return True
     if not isinstance(v, DictVar) or type(v.real) not in (dict, collections.OrderedDict):
         return True
     for key in (*v.deleted, *v.items):

@@ -29,12 +29,12 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.core.words import words
-from bytejit.tracer.sizes.called_anew import hint
 
 from .changing_keys import lacks, picked
 from .class_facts import class_lookup
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, runs_code, to_python
-from .external_lists import ExternalList
+from .external_lists import ExternalList, added
+from .open_writes import ExternalDict
 
 
 class Subscripts(Component):
@@ -123,7 +123,9 @@ class Subscripts(Component):
         """Subscripting a subclass of a built-in container that does not override it; dicts look for __missing__."""
         if (found := picked(self.t, expect(v.base, Var), key)) is not None:
             return found
-        if isinstance(v.base, DictVar) and self.t.values.lookup(v.base, key_of(self.t, key)) is None:
+        if isinstance(v.base, DictVar) and (
+            lacks(self.t, v.base, key) or self.t.values.lookup(v.base, key_of(self.t, key)) is None
+        ):
             missing = self.t.attributes.of_class(v.cls, "__missing__")
             if isinstance(missing, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(v, "__missing__"), [key], {})
@@ -148,11 +150,13 @@ class Subscripts(Component):
             raise self.t.raised(IndexError(name)) from None
 
     def dict_item(self, d: DictVar, key: Var) -> Var:
-        real_key = key_of(self.t, key)
-        found = self.t.values.lookup(d, real_key)
+        makes = d.factory is not None and not self.t.comparisons.is_same(d.factory, NONE)
+        absent = makes and lacks(self.t, d, key)
+        real_key = key_of(self.t, key) if not absent else None
+        found = self.t.values.lookup(d, real_key) if not absent else None
         if found is not None:
             return found
-        if d.factory is not None and not self.t.comparisons.is_same(d.factory, NONE):
+        if d.factory is not None and makes:
             value = self.t.calls.call(self.t.values.real(d.factory), [], {})
             self.dict_set(d, key, value)
             return value
@@ -192,6 +196,8 @@ class Subscripts(Component):
             self.t.numpy_arrays.array_call(operator.setitem, [container, key, value])
         elif isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
             self._no_slices(container, key)
+            if isinstance(container, ExternalList) and container.write(key, value):
+                return
             self.t.touch(container)
             try:
                 if isinstance(key, SliceVar):
@@ -248,8 +254,10 @@ class Subscripts(Component):
     def contains(self, container: Var, item: Var) -> bool:
         container, item = self.t.values.real(container), self.t.values.real(item)
         if isinstance(container, DictVar):
-            if picked(self.t, container, item) is not None or lacks(self.t, container, item):
-                return dict.__contains__(container.real, hint(self.t, item))
+            if picked(self.t, container, item) is not None:
+                return True
+            if lacks(self.t, container, item):
+                return False
             return self.t.values.lookup(container, key_of(self.t, item)) is not None
         if isinstance(container, SetVar):
             return key_of(self.t, item, ELEMENT) in container.items
@@ -292,6 +300,9 @@ class Subscripts(Component):
 
     def length(self, v: Var) -> int:
         v = self.t.values.real(v)
+        if isinstance(v, (ExternalDict, ExternalList)) and (more := added(self.t, v)) is not None:
+            self.t.guard("LEN_IS", v.source, len(v.real))
+            return len(v.real) + more
         if isinstance(v, SeqVar):
             return len(v.items)
         if isinstance(v, SetVar):
@@ -322,7 +333,10 @@ class Subscripts(Component):
             return self.t.operators.fold(len, v.obj).obj
         raise self.t.raised(TypeError(f"object of type '{self.t.type_of(v).__name__}' has no len()"))
 
-    def dict_set(self, d: DictVar, key: Var, value: Var) -> None:
+    def dict_set(self, d: DictVar, key: Var, value: Var, is_open: bool = True) -> None:
+        """d[key] = value. is_open: whether a key that changes between calls may stay open."""
+        if is_open and isinstance(d, ExternalDict) and d.write(key, value):
+            return
         real_key = key_of(self.t, key)
         if d.cls is types.MappingProxyType:
             raise self.t.raised(TypeError("'mappingproxy' object does not support item assignment"))

@@ -124,5 +124,8 @@ def call_anew(t: Tracer, fn: Callable, args: list[Var]) -> Var | None:
         found = fn(*(hint(t, a) for a in rows))
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None
+    if type(found) is list:  # the parts of a text
+        row = t.values.wrap(tuple(found), Computed(Ref.strong(tuple, "tuple"), (source,)))
+        return SeqVar(list(row.items), list) if isinstance(row, SeqVar) else None
     plain = type(found) in PLAIN or type(found) is tuple and all(type(x) in PLAIN for x in found)
     return t.values.wrap(found, source) if plain else None

@@ -231,7 +231,7 @@ class Touched(dict):
         self.before: dict[int, dict] = {}
 
     def __setitem__(self, key: int, v: Var) -> None:
-        if key not in self and type(v) is DictVar:
+        if key not in self and isinstance(v, DictVar):
             self.before[key] = held_by(v)
         super().__setitem__(key, v)
 
