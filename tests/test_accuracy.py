@@ -227,7 +227,7 @@ def rows(tmp_path_factory) -> dict[str, library.LibraryCall]:
 def test_our_own_convolutions(rows: dict[str, library.LibraryCall], name: str, kind: Callable) -> None:
     c, o, size, k, stride, groups = CONVOLUTIONS[name]
     x, w = kind(1, c, size, size), plain(o, c // groups, k, k)
-    how = {"stride": (stride, stride), "padding": (k // 2, k // 2), "dilation": (1, 1), "groups": groups}
+    how = {"stride": (stride,) * 2, "padding": (k // 2,) * 2, "dilation": (1, 1), "groups": groups, "transposed": False}
     exact, eager = (F.conv2d(a, b, None, stride, k // 2, 1, groups) for a, b in ((x.double(), w.double()), (x, w)))
     for row in (rows[n] for n in ("conv_own", "conv_own_packed", "conv_own_winograd", "conv_own_winograd_packed")):
         if row.fits(w.shape, **how):
