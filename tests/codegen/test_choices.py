@@ -319,3 +319,20 @@ def test_a_product_prepares_its_library(monkeypatch, f) -> None:
     x = torch.randn(6, 6)
     torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(x), f(x), rtol=1e-5, atol=1e-5)
     assert seen == ["gemm"]
+
+
+def test_an_operand_that_lies_transposed_is_timed_so(monkeypatch) -> None:
+    """The gradient of a weight multiplies a transposed gradient: a library that copies it first must not look faster."""
+    asked: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    class Listening(Forced):
+        def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
+            asked.append((specs[0].shape, specs[0].stride))
+            return super().choose(op, specs, candidates, cold, attrs, **sample)
+
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Listening(first("linear_onednn", "linear_mkl")))
+    x, g = torch.randn(300, 128), torch.randn(300, 96)
+    f = bytejit.compile(lambda x, g: (g.t() @ x, x.view(3, 100, 128) @ torch.ones(128, 96)))
+    for got, want in zip(f(x, g), (g.t() @ x, x.view(3, 100, 128) @ torch.ones(128, 96)), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert asked == [((96, 300), (1, 96)), ((300, 128), (128, 1))]

@@ -157,9 +157,11 @@ def _timed(x: Spec, weight: Spec, epilogue: str | None, packs: bool, tune: Any, 
 
 def _operands(x: Spec, w: Spec) -> list[Spec]:
     """Specs that a product is timed on. A bias is always there: it costs nothing beside the product and the timings
-    serve both."""
+    serve both. An operand that lies transposed, as in the gradient of a weight, is timed so: some libraries copy it first."""
     x = at_hints(x)
-    flat = Spec((math.prod(x.shape[:-1]), x.shape[-1]), (x.shape[-1], 1), x.dtype, x.device)
+    rows, k = math.prod(x.shape[:-1]), x.shape[-1]
+    turned = len(x.shape) == 2 and x.stride[0] == 1 and x.stride[1] >= rows > 1
+    flat = Spec((rows, k), x.stride if turned else (k, 1), x.dtype, x.device)
     return [flat, w, Spec((w.shape[0],), (1,), x.dtype, x.device)]
 
 
