@@ -58,3 +58,17 @@ def test_what_is_too_large_is_found() -> None:
     methods = "\n".join(f"    def m{i}(self): ..." for i in range(26))
     text = f"def f(a, *b: int):\n{body}\nclass C:\n{methods}\n" + "\n" * 400
     assert sorted(faults(text)) == ["488 lines", "C: 26 methods", "f: 61 lines", "f: a untyped"]
+
+
+# classes that are the same thing of two devices or of two algebras
+ALIKE = {"IndexText", "KernelPrinter", "Mod"}
+
+
+def test_a_name_of_a_class_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SRC.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SRC)))
+    assert not {name: where for name, where in places.items() if len(where) > 1 and name not in ALIKE}
+    assert all(len(places[name]) == 2 for name in ALIKE)
