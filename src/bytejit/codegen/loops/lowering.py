@@ -63,6 +63,7 @@ class Lowering:
         self.where: Any = None
         self.node: Any = None
         self.home = "cpu"  # the device that kernels run on; ops on other devices run through torch
+        self.checks: dict[int, Expr] = {}  # those of indices, by their id
         self.written: frozenset = frozenset()  # nodes that stand for writes into an input
         self.lineage: dict[tuple, str] = {}  # (partly written buffer, map that it was written through) -> what it was before
         self.brought: dict[Value, Value] = {}  # 0-dim tensors of the CPU -> their copies at home
@@ -130,19 +131,35 @@ class Lowering:
 
     def load(self, v: Value, coords: tuple, mask: Expr | None = None) -> Expr:
         """The element of v at coordinates of v's own shape, as stored."""
+        own = coords
         if v.map is not None:
             axes = {f"d{i}": c for i, c in enumerate(coords)}
-            coords = tuple(ix.substitute(m, axes, self.sizes) for m in v.map)
-        return self.cons.load(v.buffer, coords, v.dtype, mask, self.where)
+            own = tuple(ix.substitute(m, axes, self.sizes) for m in v.map)
+        if self.checks:
+            buffer = self.buffers[v.buffer]
+            mask = self.checked(coords, tuple(c for c, n, s in zip(own, buffer.shape, buffer.stride) if s != 0 and n != 1), mask)
+        return self.cons.load(v.buffer, own, v.dtype, mask, self.where)
 
     def read(self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None) -> Expr:
         """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed
         in)."""
         if not isinstance(v, Value):
             return self.const(v, dtype or number_dtype(v))
-        own = coords[len(coords) - len(v.shape) :]
-        own = tuple(ix.ZERO if s == 1 else c for s, c in zip(v.shape, own))
+        coords = coords[len(coords) - len(v.shape) :]
+        own = tuple(ix.ZERO if s == 1 else c for s, c in zip(v.shape, coords))
+        if self.checks:
+            mask = self.checked(coords, own, mask)
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
+
+    def checked(self, coords: tuple, used: tuple, mask: Expr | None) -> Expr | None:
+        """`mask`, and the checks of indices that are in `coords` but do not say where in memory (`used`): of a dim of one element,
+        of one that was expanded. They are made all the same."""
+        stay = {id(e) for e in ix.values_in(used)}
+        for e in ix.values_in(coords):
+            if id(e) in self.checks and id(e) not in stay:
+                holds = self.op("ge", e, self.const(0, "i64"))
+                mask = holds if mask is None else self.op("and", mask, holds)
+        return mask
 
     def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
         """A constant, rounded to the dtype. A size that is known only at the call is computed then."""
@@ -198,7 +215,9 @@ class Lowering:
         refused."""
         e = self.cast(e, "i64")
         limit = self.const(size, "i64")
-        return ix.index(Val(self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label), size))
+        check = self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label)
+        self.checks[id(check)] = check
+        return ix.index(Val(check, size))
 
     # ---- kernels ----------------------------------------------------------------------------------------------------
     def pointwise(self, shape: tuple, dtype: str, fn: Callable[[tuple], Expr], stride: tuple | None = None) -> Value:

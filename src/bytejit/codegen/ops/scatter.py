@@ -180,7 +180,8 @@ def _scattered(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[...
         raise NoRule("scatter of 0-dim tensors")
     dim = wrap_dim(dim, len(x.shape))
     n = at.shape[dim]
-    if mode == "set" and isinstance(n, int) and n <= FEW and ctx.node not in ctx.written and 0 not in at.shape:
+    few = isinstance(n, int) and n <= FEW and x.shape[dim] != 1  # where only one place is, none is asked for
+    if mode == "set" and few and ctx.node not in ctx.written and 0 not in at.shape:
         return _asked(ctx, x, dim, at, value)
 
     def place(c: tuple) -> tuple[tuple, Expr]:

@@ -91,18 +91,31 @@ def all_axes(k: Kernel) -> list[Axis]:
 
 
 def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
-    """Inlined buffers that k has no room for: they are stored after all."""
-    found = [e.name for e in loads(kernel_roots(k)) if e.name in inlined]
-    if not found:
+    """Inlined buffers that k has no room for, or whose inlining would lose the check of an index: they are stored after all."""
+    reading = [e for e in loads(kernel_roots(k)) if e.name in inlined]
+    if not reading:
         return []
+    found = [e.name for e in reading]
     total, out = work(kernel_roots(k)), []
     for name in dict.fromkeys(found):
+        if any(e.name == name and loses_check(e, inlined[name][1]) for e in reading):
+            out.append(name)
+            continue
         more = found.count(name) * work((inlined[name][1].value,))
         if total + more > MOST_WORK:
             out.append(name)
         else:
             total += more
     return out
+
+
+def loses_check(read: Expr, store: Store) -> bool:
+    """Whether a load checks an index (of a dim that the stored value does not depend on, or in the mask of a value that is not
+    loaded) which is gone when the value is computed there."""
+    if read.mask is not None and may_raise((read.mask,)) and not any(True for _ in loads((store.value,))):
+        return True
+    checked = [s for s, c in zip(store.coords, read.attr) if any(may_raise((e,)) for e in ix.values_in(c))]
+    return bool(checked) and any(not ix.variables(s) <= axes_below(store.value) for s in checked)
 
 
 def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons, sizes: dict[str, Any]) -> Kernel:
