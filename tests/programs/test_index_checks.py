@@ -38,6 +38,7 @@ READS = {
     "scatter of a number": lambda x, i: x[:1].scatter(0, i, 2.0),
     "index_put": lambda x, i: x[:1].index_put((i,), x[0]),
     "index_fill": lambda x, i: x[:1].index_fill(0, i, 2.0),
+    "index_put of no dims": lambda x, i: x[0].index_put((i,), x[1]),
     "index_copy": lambda x, i: x[:1].index_copy(0, i, x[:2]),
 }
 

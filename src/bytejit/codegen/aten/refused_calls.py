@@ -29,6 +29,26 @@ def _dim_outside(given: dict) -> bool:
     return not -dims <= given["dim"] < dims
 
 
+def _dims_repeated(given: dict) -> bool:
+    dims, span = given.get("dim"), max(given["self"].dim(), 1)
+    return isinstance(dims, (list, tuple)) and len({d % span for d in dims}) < len(dims)
+
+
+def _too_many_indices(given: dict) -> bool:
+    """A mask counts as many dims as it has; None, and whole numbers, one each."""
+    masks = (torch.bool, torch.uint8)
+    used = (i.dim() if isinstance(i, torch.Tensor) and i.dtype in masks else 1 for i in given["indices"])
+    return sum(used) > given["self"].dim()
+
+
+def _norm_mixed(given: dict) -> bool:
+    """A norm's weight and bias are of its input's dtype, or float32 for an input of few digits."""
+    x = given["input"]
+    found = {p.dtype for p in (given.get("weight"), given.get("bias")) if isinstance(p, torch.Tensor)}
+    few = x.dtype in (torch.float16, torch.bfloat16)
+    return x.device.type == "cpu" and bool(found) and found != {x.dtype} and not (few and found == {torch.float32})
+
+
 # operation -> whether torch refuses a call, by its arguments
 REFUSES: dict[str, Callable[[dict], bool]] = {
     "clamp": lambda given: given.get("min") is None and given.get("max") is None,
@@ -42,6 +62,13 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "cumprod": lambda given: given.get("dtype") is torch.bool,
     "smooth_l1_loss": _below_zero("beta"),
     "softshrink": _below_zero("lambd"),
+    "heaviside": lambda given: given["self"].dtype is not given["values"].dtype,
+    "native_layer_norm": _norm_mixed,
+    "any": _dims_repeated,
+    "all": _dims_repeated,
+    "squeeze": _dims_repeated,
+    "index_put": _too_many_indices,
+    "_unsafe_index_put": _too_many_indices,
 }
 LOOKED_AT = REFUSES.keys() | CONVERTED.keys() | INTEGERS.keys()
 

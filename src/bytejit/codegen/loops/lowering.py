@@ -152,8 +152,8 @@ class Lowering:
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
 
     def checked(self, coords: tuple, used: tuple, mask: Expr | None) -> Expr | None:
-        """`mask`, and the checks of indices that are in `coords` but do not say where in memory (`used`): of a dim of one element,
-        of one that was expanded. They are made all the same."""
+        """`mask`, and the checks of indices that are in `coords` but do not say where in memory (`used`): of a dim of one
+        element, of one that was expanded. They are made all the same."""
         stay = {id(e) for e in ix.values_in(used)}
         for e in ix.values_in(coords):
             if id(e) in self.checks and id(e) not in stay:
