@@ -151,7 +151,7 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
         dims = reduced_dims(dims, len(x.shape))
         correction, n = 1 if correction is None else correction, count(x, dims)
         known = isinstance(n, int) and isinstance(correction, (int, float))
-        if known and n <= correction or x.dtype not in FLOATS:
+        if known and n <= max(correction, 0) or x.dtype not in FLOATS:
             raise NoRule("variance of too few elements: eager warns of it")
         avg, m2 = moments(ctx, x, dims, acc_dtype(x.dtype))
 
@@ -163,7 +163,16 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
             return finish(s / free.do("maximum", 0.0))
 
         var = restore(ctx, m2, dims, keepdim, over_freedom, 0 if with_mean else None)
-        return (var, restore(ctx, avg, dims, keepdim, i=1)) if with_mean else var
+        if not with_mean:
+            return var
+
+        def mean(c: tuple) -> Expr:
+            """Eager's, made a number at a time, is none once an infinite one has gone before."""
+            at = kept(c, dims, keepdim)
+            m = F(ctx, ctx.read(avg, at))
+            return m.e if n == 1 else F(ctx, ctx.read(m2, at)).do("isnan").pick(float("nan"), m).e
+
+        return var, ctx.map(mean, 1) if ctx.used(1) else None
 
 
 _variance("var", lambda v: v, "var.correction", ref=torch.var)
