@@ -137,7 +137,9 @@ class Lowering:
             own = tuple(ix.substitute(m, axes, self.sizes) for m in v.map)
         if self.checks:
             buffer = self.buffers[v.buffer]
-            mask = self.checked(coords, tuple(c for c, n, s in zip(own, buffer.shape, buffer.stride) if s != 0 and n != 1), mask)
+            mask = with_checks(
+                self, coords, tuple(c for c, n, s in zip(own, buffer.shape, buffer.stride) if s != 0 and n != 1), mask
+            )
         return self.cons.load(v.buffer, own, v.dtype, mask, self.where)
 
     def read(self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None) -> Expr:
@@ -148,18 +150,8 @@ class Lowering:
         coords = coords[len(coords) - len(v.shape) :]
         own = tuple(ix.ZERO if s == 1 else c for s, c in zip(v.shape, coords))
         if self.checks:
-            mask = self.checked(coords, own, mask)
+            mask = with_checks(self, coords, own, mask)
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
-
-    def checked(self, coords: tuple, used: tuple, mask: Expr | None) -> Expr | None:
-        """`mask`, and the checks of indices that are in `coords` but do not say where in memory (`used`): of a dim of one
-        element, of one that was expanded. They are made all the same."""
-        stay = {id(e) for e in ix.values_in(used)}
-        for e in ix.values_in(coords):
-            if id(e) in self.checks and id(e) not in stay:
-                holds = self.op("ge", e, self.const(0, "i64"))
-                mask = holds if mask is None else self.op("and", mask, holds)
-        return mask
 
     def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
         """A constant, rounded to the dtype. A size that is known only at the call is computed then."""
@@ -363,3 +355,14 @@ def device_of(node: torch.fx.Node) -> torch.device | None:
     """The device of a node's results, or of its operands if it returns no tensor; None without either."""
     nodes = (node, *node.all_input_nodes)
     return next((s.device for n in nodes for s in pytree.tree_leaves(n.meta.get("spec")) if isinstance(s, Spec)), None)
+
+
+def with_checks(ctx: Lowering, coords: tuple, used: tuple, mask: Expr | None) -> Expr | None:
+    """`mask`, and the checks of indices that are in `coords` but do not say where in memory (`used`): of a dim of one
+    element, of one that was expanded. They are made all the same."""
+    stay = {id(e) for e in ix.values_in(used)}
+    for e in ix.values_in(coords):
+        if id(e) in ctx.checks and id(e) not in stay:
+            holds = ctx.op("ge", e, ctx.const(0, "i64"))
+            mask = holds if mask is None else ctx.op("and", mask, holds)
+    return mask
