@@ -112,17 +112,19 @@ def prelude_key() -> str:
 
 
 def split_module(text: str) -> dict[str, str]:
-    """A module of kernels as one module for each: what is not a function comes first in all of them."""
+    """A module of kernels as one module for each: what is not a function comes first in all of them, then what it calls."""
     tree = ast.parse(text)
     lines = text.splitlines()
-    spans = {
-        n.name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno or n.lineno)
-        for n in tree.body
-        if isinstance(n, ast.FunctionDef) and n.decorator_list
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list}
+    spans = {name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno or n.lineno) for name, n in functions.items()}
+    calls = {
+        name: dict.fromkeys(x.id for x in ast.walk(n) if isinstance(x, ast.Name) and x.id in spans and x.id != name)
+        for name, n in functions.items()
     }
     inside = {i for start, end in spans.values() for i in range(start, end)}
     head = "\n".join(line for i, line in enumerate(lines) if i not in inside and not line.startswith("#"))
-    return {name: f"{head.strip()}\n\n\n" + "\n".join(lines[start:end]) + "\n" for name, (start, end) in spans.items()}
+    texts = {name: "\n".join(lines[start:end]) + "\n" for name, (start, end) in spans.items()}
+    return {name: "\n\n".join([f"{head.strip()}\n", *(texts[n] for n in (*calls[name], name))]) for name in texts}
 
 
 def parameters(text: str, kernel: str) -> list[str]:

@@ -20,6 +20,7 @@ from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
+from . import together
 from .rows import KernelPrinter
 from .source import Launch, TritonSource
 
@@ -35,26 +36,65 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
     """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text. early: its kernels may
     begin before the one in front of them has ended, and wait for it themselves (sm_90 and up)."""
     rows = rows or op_table()
-    found: dict[Any, tuple[str, str]] = {}
-    launches: list[Launch] = []
+    module = Module(f"    {WAIT}()\n" if early else "")
+    printed: list[list[Function]] = []
     total, scratch = 0, 0
-    first = f"    {WAIT}()\n" if early else ""
-    for at, step in enumerate(plan.steps):
-        if not isinstance(step, Call):
-            continue
-        printer = KernelPrinter(step, plan.buffers, rows)
-        total += common.traffic(plan, step)
-        for f in printer.print():
-            key = signature(f), f.text.plain()
-            if key not in found:
-                name = f"k{len(found)}"
-                found[key] = name, f"@triton.jit\ndef {name}({key[0]}):\n{first}{f.text.full()}\n"
-            launches.append(Launch(at, found[key][0], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params))
-        scratch = largest(scratch, printer.scratch)
-    body = "\n\n".join(text for _, text in found.values())
+    for step in plan.steps:
+        printed.append([])
+        if isinstance(step, Call):
+            printer = KernelPrinter(step, plan.buffers, rows)
+            total += common.traffic(plan, step)
+            printed[-1] = printer.print()
+            scratch = largest(scratch, printer.scratch)
+    parts = [part(plan, at, functions) for at, functions in enumerate(printed)]
+    rows_of_parts = {row[0].launch.step: row for row in together.groups(parts, common.segments(plan))}
+    taken = {p.launch.step for row in rows_of_parts.values() for p in row}
+    launches: list[Launch] = []
+    for at, functions in enumerate(printed):
+        if at in rows_of_parts:
+            launches.append(module.row(rows_of_parts[at]))
+        elif at not in taken:
+            launches += [module.launch(at, f) for f in functions]
+    body = "\n\n".join(module.texts)
     names = sorted(set(re.findall(r"\bbj_\w+|\blibdevice\b", body)))
     lines = [HEAD, *([f"from {PRELUDE} import (\n    " + ",\n    ".join(names) + ",\n)\n"] if names else []), "\n", body]
-    return TritonSource("".join(lines), tuple(launches), scratch, len(found), total)
+    return TritonSource("".join(lines), tuple(launches), scratch, len(module.found), total)
+
+
+class Module:
+    """The kernels of a module, each once. first: the line that they begin with."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+        self.found: dict[Any, str] = {}
+        self.texts: list[str] = []
+
+    def launch(self, at: int, f: Function) -> Launch:
+        """The launch of a function of step `at`."""
+        key = signature(f), f.text.plain()
+        if key not in self.found:
+            self.found[key] = f"k{len(self.found)}"
+            self.texts.append(f"@triton.jit\ndef {self.found[key]}({key[0]}):\n{self.first}{f.text.full()}\n")
+        return Launch(at, self.found[key], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params)
+
+    def row(self, parts: list[together.Part]) -> Launch:
+        """One launch for several steps."""
+        key, _ = together.joined(parts, "k", "")
+        name = self.found.get(key, f"k{len(self.found)}")
+        text, launch = together.joined(parts, name, self.first)
+        if key not in self.found:
+            self.found[key] = name
+            self.texts.append(text)
+        return launch
+
+
+def part(plan: Plan, at: int, functions: list[Function]) -> together.Part | None:
+    """What a step's functions are as part of a larger launch; None where they stay alone."""
+    if len(functions) != 1:
+        return None
+    (f,) = functions
+    launch = Launch(at, "", tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params)
+    return together.part_of(plan, launch, tuple(f.params), f.text.plain())
 
 
 def signature(f: TritonFunction) -> str:

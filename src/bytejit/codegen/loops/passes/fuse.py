@@ -26,6 +26,7 @@ from bytejit.codegen.loops.simplify import (
 from bytejit.codegen.passes import Pass
 
 from . import fuse_kernels
+from .gather import gather
 from .inline import inline, transposes
 from .needs import Needs
 from .split import split_axes
@@ -49,7 +50,8 @@ def passes(launches: bool = False) -> tuple[Pass, ...]:
         Pass("inline", partial(inline, launches=launches), "before split_axes: it looks at whole expressions"),
         Pass("split_axes", split_axes, "before merge: equal loops must look equal"),
         Pass("merge", partial(merge, launches=launches)),
-        Pass("drop_merged", drop_dead, "last: values that merged kernels keep to themselves"),
+        Pass("drop_merged", drop_dead, "values that merged kernels keep to themselves"),
+        *((Pass("gather", gather, "last: the order of what is left"),) if launches else ()),
     )
 
 

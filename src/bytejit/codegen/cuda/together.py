@@ -1,0 +1,124 @@
+"""Launches side by side as one: a kernel whose programs are those of several small ones.
+
+    def k7(p0, p1, p2, ...):
+        pid = tl.program_id(0)
+        if pid < 128:
+            k3_part(pid, p0, p1, X=512)
+        elif pid < 384:
+            k5_part(pid - 128, p0, p2, X=4, R=2048)
+
+`loops/passes/gather.py` brings them together. They must touch no memory that another of them writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bytejit.codegen.emit import common
+from bytejit.codegen.loops.passes.gather import MOST, SMALL
+from bytejit.codegen.loops.plan import Call, Plan
+from bytejit.codegen.loops.simplify import bytes_of
+
+from .source import Arg, Config, Launch
+
+PARAMS = 64  # of a kernel
+PID = "    pid = tl.program_id(0)"
+Place = tuple[str, Any, int, int]  # a kind of memory, which one, first byte, the byte behind the last
+
+
+@dataclass(frozen=True)
+class Part:
+    """A launch that may become part of another: the names of its function's parameters, the function's lines, the memory that it
+    reads and writes."""
+
+    launch: Launch
+    params: tuple[str, ...]
+    body: str
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+
+    def apart(self, other: Part) -> bool:
+        """Whether neither writes what the other touches."""
+        return not meets(self.writes, (*other.reads, *other.writes)) and not meets(other.writes, self.reads)
+
+
+def meets(some: Iterable[Place], others: Iterable[Place]) -> bool:
+    """Whether a place of one lies over a place of the other."""
+    return any(a[:2] == b[:2] and a[2] < b[3] and b[2] < a[3] for a in some for b in others)
+
+
+def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> Part | None:
+    """The part that a step with one launch would be; None where it stays alone."""
+    step = plan.steps[launch.step]
+    if not isinstance(step, Call) or not body.startswith(PID) or common.traffic(plan, step) > SMALL:
+        return None
+    plain = all(a.kind == "buffer" for a in launch.args) and len(launch.grid) == 1 and isinstance(launch.grid[0], int)
+    if not plain or not launch.grid[0]:
+        return None
+    places = [[place for name in names for place in place_of(plan, name)] for names in (step.reads, step.writes)]
+    return Part(launch, params, body, tuple(places[0]), tuple(places[1]))
+
+
+def place_of(plan: Plan, name: str) -> Iterator[Place]:
+    """Where a buffer lies, as far as another may lie over it. A slot of a size that is not known is one place."""
+    if name in plan.offsets:
+        start = plan.offsets[name]
+        yield "arena", 0, start, start + bytes_of(plan.buffers[name])
+    elif name in plan.slots:
+        yield "slot", plan.slots[name], 0, 1
+    else:
+        yield "buffer", name, 0, 1
+
+
+def groups(parts: list[Part | None], segments: list[list[int]]) -> Iterator[list[Part]]:
+    """Rows of two or more parts that follow one another and may be one launch. parts: by step."""
+    for steps in segments:
+        row: list[Part] = []
+        for part in (parts[i] for i in steps):
+            if part is not None and row and fits(row, part):
+                row.append(part)
+                continue
+            if len(row) > 1:
+                yield row
+            row = [] if part is None else [part]
+        if len(row) > 1:
+            yield row
+
+
+def fits(row: list[Part], part: Part) -> bool:
+    """Whether one more part may join a row."""
+    args = {a for p in (*row, part) for a in p.launch.args}
+    return len(row) < MOST and len(args) <= PARAMS and all(part.apart(p) for p in row)
+
+
+def joined(row: list[Part], name: str, first: str) -> tuple[str, Launch]:
+    """The text of one kernel for a row of parts, those of its parts with it, and its launch. first: the line that a kernel begins
+    with."""
+    args: dict[Arg, str] = {}
+    texts: dict[tuple[str, str], str] = {}
+    lines, start = [], 0
+    for part in row:
+        launch = part.launch
+        names = [args.setdefault(a, f"a{len(args)}") for a in launch.args]
+        constants = dict(launch.constants)
+        head = ", ".join(["pid", *part.params, *(f"{n}: tl.constexpr" for n in constants)])
+        key = head, part.body
+        if key not in texts:
+            texts[key] = f"{name}_{len(texts)}"
+        end = start + launch.grid[0]
+        given = ", ".join([f"pid - {start}" if start else "pid", *names, *(f"{n}={v}" for n, v in constants.items())])
+        lines += [f"    {'elif' if start else 'if'} pid < {end}:", f"        {texts[key]}({given})"]
+        start = end
+    out = [f"@triton.jit\ndef {own}({head}):\n{part_text(body)}\n" for (head, body), own in texts.items()]
+    signature = ", ".join(f'{n}: "{a.type}"' for a, n in args.items())
+    out.append(f"@triton.jit\ndef {name}({signature}):\n{first}{PID}\n" + "\n".join(lines) + "\n")
+    config = Config((), max(p.launch.warps for p in row), max(p.launch.stages for p in row), (start,))
+    return "\n\n".join(out), Launch(row[0].launch.step, name, tuple(args), config)
+
+
+def part_text(body: str) -> str:
+    """A function's lines, where its program's number is a parameter."""
+    line, _, rest = body.partition("\n")
+    return rest if line == PID else line.replace("tl.program_id(0)", "pid") + "\n" + rest
