@@ -21,6 +21,7 @@ from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
 from . import together
+from .function import Function
 from .rows import KernelPrinter
 from .source import Launch, TritonSource
 
