@@ -21,7 +21,6 @@ from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
 from . import together
-from .function import Function
 from .rows import KernelPrinter
 from .source import Launch, TritonSource
 
@@ -38,7 +37,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
     begin before the one in front of them has ended, and wait for it themselves (sm_90 and up)."""
     rows = rows or op_table()
     module = Module(f"    {WAIT}()\n" if early else "")
-    printed: list[list[Function]] = []
+    printed: list[list[TritonFunction]] = []
     total, scratch = 0, 0
     for step in plan.steps:
         printed.append([])
@@ -70,7 +69,7 @@ class Module:
         self.found: dict[Any, str] = {}
         self.texts: list[str] = []
 
-    def launch(self, at: int, f: Function) -> Launch:
+    def launch(self, at: int, f: TritonFunction) -> Launch:
         """The launch of a function of step `at`."""
         key = signature(f), f.text.plain()
         if key not in self.found:
@@ -89,7 +88,7 @@ class Module:
         return launch
 
 
-def part(plan: Plan, at: int, functions: list[Function]) -> together.Part | None:
+def part(plan: Plan, at: int, functions: list[TritonFunction]) -> together.Part | None:
     """What a step's functions are as part of a larger launch; None where they stay alone."""
     if len(functions) != 1:
         return None

@@ -21,7 +21,7 @@ from bytejit.codegen.loops.passes.gather import MOST, SMALL
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.loops.simplify import bytes_of
 
-from .source import Arg, Config, Launch
+from .source import Arg, Launch, LaunchConfig
 
 PARAMS = 64  # of a kernel
 PID = "    pid = tl.program_id(0)"
@@ -114,7 +114,7 @@ def joined(row: list[Part], name: str, first: str) -> tuple[str, Launch]:
     out = [f"@triton.jit\ndef {own}({head}):\n{part_text(body)}\n" for (head, body), own in texts.items()]
     signature = ", ".join(f'{n}: "{a.type}"' for a, n in args.items())
     out.append(f"@triton.jit\ndef {name}({signature}):\n{first}{PID}\n" + "\n".join(lines) + "\n")
-    config = Config((), max(p.launch.warps for p in row), max(p.launch.stages for p in row), (start,))
+    config = LaunchConfig((), max(p.launch.warps for p in row), max(p.launch.stages for p in row), (start,))
     return "\n\n".join(out), Launch(row[0].launch.step, name, tuple(args), config)
 
 
