@@ -36,7 +36,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
     """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text. early: its kernels may
     begin before the one in front of them has ended, and wait for it themselves (sm_90 and up)."""
     rows = rows or op_table()
-    module = Module(f"    {WAIT}()\n" if early else "")
+    module = KernelModule(f"    {WAIT}()\n" if early else "")
     printed: list[list[TritonFunction]] = []
     total, scratch = 0, 0
     for step in plan.steps:
@@ -61,7 +61,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
     return TritonSource("".join(lines), tuple(launches), scratch, len(module.found), total)
 
 
-class Module:
+class KernelModule:
     """The kernels of a module, each once. first: the line that they begin with."""
 
     def __init__(self, first: str) -> None:
@@ -77,7 +77,7 @@ class Module:
             self.texts.append(f"@triton.jit\ndef {self.found[key]}({key[0]}):\n{self.first}{f.text.full()}\n")
         return Launch(at, self.found[key], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params)
 
-    def row(self, parts: list[together.Part]) -> Launch:
+    def row(self, parts: list[together.LaunchPart]) -> Launch:
         """One launch for several steps."""
         key, _ = together.joined(parts, "k", "")
         name = self.found.get(key, f"k{len(self.found)}")
@@ -88,7 +88,7 @@ class Module:
         return launch
 
 
-def part(plan: Plan, at: int, functions: list[TritonFunction]) -> together.Part | None:
+def part(plan: Plan, at: int, functions: list[TritonFunction]) -> together.LaunchPart | None:
     """What a step's functions are as part of a larger launch; None where they stay alone."""
     if len(functions) != 1:
         return None

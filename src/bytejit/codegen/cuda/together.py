@@ -29,7 +29,7 @@ Place = tuple[str, Any, int, int]  # a kind of memory, which one, first byte, th
 
 
 @dataclass(frozen=True)
-class Part:
+class LaunchPart:
     """A launch that may become part of another: the names of its function's parameters, the function's lines, the memory that it
     reads and writes."""
 
@@ -39,7 +39,7 @@ class Part:
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
 
-    def apart(self, other: Part) -> bool:
+    def apart(self, other: LaunchPart) -> bool:
         """Whether neither writes what the other touches."""
         return not meets(self.writes, (*other.reads, *other.writes)) and not meets(other.writes, self.reads)
 
@@ -49,7 +49,7 @@ def meets(some: Iterable[Place], others: Iterable[Place]) -> bool:
     return any(a[:2] == b[:2] and a[2] < b[3] and b[2] < a[3] for a in some for b in others)
 
 
-def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> Part | None:
+def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> LaunchPart | None:
     """The part that a step with one launch would be; None where it stays alone."""
     step = plan.steps[launch.step]
     if not isinstance(step, Call) or not body.startswith(PID) or common.traffic(plan, step) > SMALL:
@@ -58,7 +58,7 @@ def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> P
     if not plain or not launch.grid[0]:
         return None
     places = [[place for name in names for place in place_of(plan, name)] for names in (step.reads, step.writes)]
-    return Part(launch, params, body, tuple(places[0]), tuple(places[1]))
+    return LaunchPart(launch, params, body, tuple(places[0]), tuple(places[1]))
 
 
 def place_of(plan: Plan, name: str) -> Iterator[Place]:
@@ -72,10 +72,10 @@ def place_of(plan: Plan, name: str) -> Iterator[Place]:
         yield "buffer", name, 0, 1
 
 
-def groups(parts: list[Part | None], segments: list[list[int]]) -> Iterator[list[Part]]:
+def groups(parts: list[LaunchPart | None], segments: list[list[int]]) -> Iterator[list[LaunchPart]]:
     """Rows of two or more parts that follow one another and may be one launch. parts: by step."""
     for steps in segments:
-        row: list[Part] = []
+        row: list[LaunchPart] = []
         for part in (parts[i] for i in steps):
             if part is not None and row and fits(row, part):
                 row.append(part)
@@ -87,13 +87,13 @@ def groups(parts: list[Part | None], segments: list[list[int]]) -> Iterator[list
             yield row
 
 
-def fits(row: list[Part], part: Part) -> bool:
+def fits(row: list[LaunchPart], part: LaunchPart) -> bool:
     """Whether one more part may join a row."""
     args = {a for p in (*row, part) for a in p.launch.args}
     return len(row) < MOST and len(args) <= PARAMS and all(part.apart(p) for p in row)
 
 
-def joined(row: list[Part], name: str, first: str) -> tuple[str, Launch]:
+def joined(row: list[LaunchPart], name: str, first: str) -> tuple[str, Launch]:
     """The text of one kernel for a row of parts, those of its parts with it, and its launch. first: the line that a kernel begins
     with."""
     args: dict[Arg, str] = {}

@@ -20,7 +20,7 @@ MOST = 16  # kernels of a group
 
 
 @dataclass
-class Group:
+class KernelGroup:
     """Steps that need nothing of each other; one step that is no small kernel is a group by itself."""
 
     open: bool
@@ -42,17 +42,17 @@ class Group:
 
 def gather(loops: Loops) -> Loops:
     """The same steps in another order."""
-    groups: list[Group] = []
+    groups: list[KernelGroup] = []
     for step in loops.steps:
         small = is_small(step, loops.buffers)
         place = nearest(groups, step) if small else None
         if place is None:
-            groups.append(place := Group(small))
+            groups.append(place := KernelGroup(small))
         place.add(step)
     return replace(loops, steps=tuple(step for group in groups for step in group.steps))
 
 
-def nearest(groups: list[Group], step: Kernel | Extern) -> Group | None:
+def nearest(groups: list[KernelGroup], step: Kernel | Extern) -> KernelGroup | None:
     """The last group that a small kernel may join."""
     for group in reversed(groups[-WAY:]):
         if group.touches(step):
