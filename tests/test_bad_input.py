@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,6 +37,20 @@ def test_a_compiler_that_is_not_there_is_an_error(cxx, needs_grad, tmp_path):
     with pytest.raises(bytejit.exc.BadSetting, match="BYTEJIT_CXX") as caught:
         c(x)
     assert cxx.split()[0] in str(caught.value)
+    assert _files_of_ours(caught.tb) == ["dispatch.py"]
+
+
+def test_what_cannot_be_in_one_graph_is_said_without_the_frames_of_the_compiler():
+    c = bytejit.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True, backend="eager")
+    with pytest.raises(bytejit.exc.Unsupported, match="decides a branch") as caught:
+        c(torch.ones(4))
+    assert _files_of_ours(caught.tb) == ["dispatch.py"]
+
+
+def _files_of_ours(tb):
+    """Names of the package's files that a traceback shows."""
+    package = Path(bytejit.__file__).parent
+    return [Path(f.filename).name for f in traceback.extract_tb(tb) if Path(f.filename).is_relative_to(package)]
 
 
 def test_suppressed_errors_do_not_hide_it():

@@ -20,6 +20,7 @@ from typing import Any
 
 from bytejit.common import interrupts, registry
 from bytejit.common.ambient import capture, putting_back, undone_if_cut
+from bytejit.errors import BadSetting, Unsupported
 from bytejit.rewriter.trampoline import Point, Rewritten, successor_sites
 
 from .circumstances import debugged, replaced
@@ -189,7 +190,10 @@ class SiteState:
             return self.own(args)
         if self.frozen or registry.only_runs() or replaced() or debugged() or _COMPILING.locked():
             return self.own(args)
-        entry = interrupts.uninterrupted(self._compile_alone, args)
+        try:
+            entry = interrupts.uninterrupted(self._compile_alone, args)
+        except (Unsupported, BadSetting) as e:  # the message is for the user, to whom the frames of the compiler say nothing
+            raise e.with_traceback(None) from e.__cause__
         if entry is None:
             return self.own(args)
         left = undone_if_cut(entry.leaves, entry.run, args)
