@@ -464,6 +464,70 @@ def test_weak_collections():
         assert torch.equal(want[0], made[0]) and want[1:] == made[1:]
 
 
+def weak_values():
+    """A program that asks a WeakValueDictionary by name and goes through it and a WeakSet, and changes between calls."""
+    owners = [Held(n) for n in range(1, 4)]
+    table = weakref.WeakValueDictionary({f"o{o.scale}": o for o in owners[:2]})
+    members = weakref.WeakSet(owners[:2])
+
+    def f(x):
+        y = x * table["o1"].scale if "o1" in table else x - 1
+        y = y + sum(o.scale * len(name) for name, o in table.items())
+        return y + sum(o.scale for o in members), table.get("o3") is None, len(table), sorted(table)
+
+    def changes():
+        yield
+        yield table.__setitem__("o3", owners[2])
+        yield members.add(owners[2])
+        yield table.__setitem__("o1", owners[2])
+        yield members.discard(owners[1])
+        yield table.pop("o3")
+        yield owners.pop(0)
+        yield owners.clear()
+
+    return f, changes
+
+
+def test_weak_values():
+    """Read and gone through within one graph; what changes or dies between calls is seen"""
+    (plain, changed), (fn, changes) = weak_values(), weak_values()
+    compiled = bytejit.compile(fn, backend="eager", fullgraph=True, options={"recompile_limit": 20})
+    for _ in zip(changed(), changes()):
+        gc.collect()
+        want, made = plain(torch.ones(4)), compiled(torch.ones(4))
+        assert torch.equal(want[0], made[0]) and want[1:] == made[1:]
+
+
+def test_an_object_taken_from_a_set_may_die():
+    held, wanted = {Held(3)}, []
+    wanted.append(weakref.ref(next(iter(held))))
+
+    def f(x):
+        held.clear()
+        return x + (wanted[0]() is None)
+
+    compiled = bytejit.compile(f, backend="eager")
+    assert compiled(torch.zeros(1)).item() == 1 and not held
+
+
+@pytest.mark.parametrize(
+    "empty", [list.clear, lambda xs: xs.__setitem__(slice(None), []), lambda xs: xs.__delitem__(slice(None))]
+)
+def test_a_list_that_was_empty_when_it_was_emptied(empty):
+    held, other, wanted = [], Held(1), []
+    wanted.append(weakref.ref(other))
+
+    def f(x):
+        empty(held)
+        return x + (wanted[0]() is None)
+
+    compiled = bytejit.compile(f, backend="eager")
+    assert compiled(torch.zeros(1)).item() == 0
+    held.append(Held(3))
+    wanted[0] = weakref.ref(held[0])
+    assert compiled(torch.zeros(1)).item() == 1 and not held
+
+
 def test_weak_references_as_keys_keep_nothing_alive():
     def f(x, o):
         return x + (o in members)

@@ -137,7 +137,7 @@ def _weak_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Va
     return Lazy(fn.real(), Called(fn.origin))
 
 
-CALLED[weakref.ReferenceType] = _weak_call
+CALLED[weakref.ReferenceType] = CALLED[weakref.KeyedRef] = _weak_call
 
 
 @models(weakref.ref)

@@ -56,10 +56,12 @@ def lets_go(v: Var) -> bool:
     """Whether a change to an object from outside may have taken its last reference from another object of the program."""
     if isinstance(v, TensorVar):
         return bool(v.attrs.keys() - {"grad"}) or not holds_nothing(v.real.grad)
-    if isinstance(v, ExternalList):
-        return v.tail is None or v.maxlen is not None
     if isinstance(v, (ExternalDict, ExternalList)) and v.late:
         return True
+    if isinstance(v, ExternalList):
+        return (v.tail is None or v.maxlen is not None) and bool(v.real)  # an empty one is guarded to be so
+    if isinstance(v, SetVar) and v.real is not None:
+        return any(x not in v.items and not holds_nothing(x) for x in v.real)
     if not isinstance(v, DictVar) or type(v.real) not in (dict, collections.OrderedDict):
         return True
     for key in (*v.deleted, *v.items):
