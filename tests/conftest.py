@@ -77,6 +77,12 @@ def fresh() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def flags_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags of torch's libraries, also where torch's own testing modules, which other tests import, have forbidden it."""
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
+
+
 def by_lot(self, op, specs, candidates, cold=(), attrs="", **sample):
     """`Tuner.choose` without a clock: each candidate runs once, and the operation's text says which is taken."""
     if not self.enabled:

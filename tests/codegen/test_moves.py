@@ -148,3 +148,22 @@ def test_many_pieces_are_copied_one_after_another(pieces: int) -> None:
         torch.testing.assert_close(a, b)
         assert a.stride() == b.stride()
     assert sum(bytejit.counters["externs"].values()) == (2 if pieces > 16 else 0)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("size", [(1,), (3,), ()])
+def test_copies_of_views_that_torch_makes_are_copies(size: tuple) -> None:
+    """`as_strided` of an input is torch's own call: its result lies in the input's memory"""
+    x = torch.arange(3.0).expand(2, 3)
+    stride = tuple(1 for _ in size)
+    for fn in (
+        lambda x: torch.as_strided_copy(x, size, stride),
+        lambda x: torch.as_strided(x, size, stride).clone(),
+        lambda x: torch.as_strided(x, size, stride).contiguous().clone().add_(0),
+        lambda x: torch.as_strided(x, size, stride).to(torch.float32, copy=True),
+    ):
+        bytejit.reset()
+        y = bytejit.compile(fn)(x)
+        assert torch.equal(y, fn(x)) and y._base is None
+        y.add_(1)
+        assert x[0].tolist() == [0, 1, 2]

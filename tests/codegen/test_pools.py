@@ -124,7 +124,9 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_against_eager(name: str) -> None:
     fn, args = CASES[name]
-    both(fn, *args, **({"rtol": 2e-2, "atol": 2e-2} if "bf16" in name else {"rtol": 1e-4, "atol": 2e-5}))
+    tol = {"rtol": 2e-2, "atol": 2e-2} if "bf16" in name else {"rtol": 1e-4, "atol": 2e-5}
+    # with the channels innermost, CUDA's own kernel names element 0 of the image where all of a window is -inf
+    both(fn, *args, gpu=name != "max2_indices_outside", **tol)
 
 
 def test_what_stays_a_library_call() -> None:

@@ -11,13 +11,6 @@ import torch
 import bytejit
 from bytejit.tracer.torch.library_settings import GETTERS
 
-
-@pytest.fixture(autouse=True)
-def flags_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where torch's own testing modules, which other tests import, have forbidden it."""
-    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
-
-
 X = torch.randn(4, generator=torch.Generator().manual_seed(0))
 FLAGS = {
     "cudnn.benchmark": (torch.backends.cudnn, "benchmark", (True, False)),

@@ -66,6 +66,7 @@ class Lowering:
         self.checks: dict[int, Expr] = {}  # those of indices, by their id
         self.written: frozenset = frozenset()  # nodes that stand for writes into an input
         self.lineage: dict[tuple, str] = {}  # (partly written buffer, map that it was written through) -> what it was before
+        self.shared: set[str] = set()  # buffers that views made by torch's own calls are: memory of their operands
         self.brought: dict[Value, Value] = {}  # 0-dim tensors of the CPU -> their copies at home
 
     # ---- names, buffers -------------------------------------------------------------------------------------------
@@ -301,6 +302,8 @@ class Lowering:
             b = self.buffer(spec.shape, ir_dtype(spec), spec.stride, "temp" if into else "extern", str(spec.device))
             values.append(Value(b.name, spec.shape, b.dtype))
         outs = tuple(v and v.buffer for v in values)
+        if returns_views(self.node.target):
+            self.shared.update(o for o in outs if o)
         self.steps.append(
             Extern(
                 self.name("e"),
@@ -314,6 +317,12 @@ class Lowering:
             )
         )
         return tuple(values) if many else values[0]
+
+
+def returns_views(target: Any) -> bool:
+    """Whether an operator's results lie in the memory of its operands."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
 
 def ir_dtype(spec: Spec) -> str:

@@ -221,7 +221,7 @@ def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
     if x.dtype == dtype and x.shape == out.shape:
         b = ctx.buffers[x.buffer]
         flat = ctx.as_view(x) if x.map is None else None
-        if flat is not None and tuple(b.stride) == tuple(out.stride):
+        if flat is not None and tuple(b.stride) == tuple(out.stride) and x.buffer not in ctx.shared:
             return Value(x.buffer, x.shape, dtype, x.map, True)
         return ctx.map(lambda c: ctx.read(x, c, dtype))
     return ctx.map(lambda c: ctx.cast(ctx.read(x, c, x.dtype), dtype))

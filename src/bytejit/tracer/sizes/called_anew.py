@@ -103,9 +103,10 @@ def open_constant(t: Tracer, obj: Any, source: Source) -> Var | None:
 
 def is_called_anew(fn: Any, count: int) -> bool:
     """Whether it is a function of the math module, or a method of a number or text, that symbols do not go through."""
+    name = getattr(fn, "__name__", None) or ""
     if isinstance(fn, types.MethodDescriptorType):
-        return fn.__objclass__ in (int, float, str) and not fn.__name__.startswith("__")
-    if getattr(math, getattr(fn, "__name__", None) or "", None) is not fn:
+        return fn.__objclass__ in (int, float, str) and name[:2] != "__"
+    if getattr(math, name, None) is not fn:
         return False
     from bytejit.shapes.arithmetic import FUNCTIONS, OF_MATH  # sympy comes with it
 
