@@ -15,6 +15,7 @@ from torch import fx
 
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.common.graph_info import INFO, info_of
+from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake
 from bytejit.shapes import symbols
 
@@ -85,7 +86,7 @@ def half(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node
     for n in calls:
         env[n] = graph.node_copy(n, env.__getitem__)
     graph.output(tuple(env[n] for n in outputs))
-    module = fx.GraphModule(gm, graph)
+    module = module_of(graph, gm)
     weights = frozenset(i for i, n in enumerate(taken) if n in placeholders and placeholders.index(n) in info_of(gm).weights)
     module.meta[INFO] = replace(
         info_of(gm),

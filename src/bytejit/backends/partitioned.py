@@ -12,6 +12,7 @@ from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.rewrite import copy_graph
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops import index as ix
+from bytejit.common.graph_modules import module_of
 from bytejit.common.spec import Spec
 
 from .surround import without_autocast
@@ -52,7 +53,7 @@ def compiled(aten: Aten, compile: Compile) -> Callable:
     """A graph's callable, of which the user's computes the flat tuple. Raises: Undecided for symbolic sizes."""
     inputs = [n for n in aten.graph.nodes if n.op == "placeholder"]
     examples = [example(n.meta.get("spec")) for n in inputs]
-    return with_outputs(aten, compile(fx.GraphModule(torch.nn.Module(), copy_graph(aten.graph)), examples))
+    return with_outputs(aten, compile(module_of(copy_graph(aten.graph)), examples))
 
 
 def with_outputs(aten: Aten, call: Callable) -> Callable:

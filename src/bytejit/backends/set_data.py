@@ -11,6 +11,7 @@ from torch import fx
 
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, make
 
 from .surround import through_torch
@@ -76,7 +77,7 @@ def without_sets(gm: fx.GraphModule) -> Without | str:
     if info_of(gm).needs_grad and any(n.meta["val"].requires_grad for n in sets):
         return "it sets a tensor's data and computes gradients of it"
     graph.output((*fx.node.map_arg(wanted, env.__getitem__), *(env[n] for n in sets)))
-    module = fx.GraphModule(gm, graph)
+    module = module_of(graph, gm)
     report_of(gm)  # of both
     module.meta = {**gm.meta, INFO: replace(info_of(gm), sets_data=False)}
     given = tuple((k, placeholders.index(x)) for k, x in enumerate(wanted) if x in sets)

@@ -22,6 +22,7 @@ from bytejit.codegen.libraries.freeze import watch
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.graph_modules import module_of
 
 from .partitioned import with_outputs
 from .script_text import ScriptRefused, first_line, fixed_values, scripted
@@ -161,7 +162,7 @@ def _with_constants(gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int
             root.register_buffer(n.target, getattr(gm, n.target))
         if n.op != "placeholder":
             copies[n] = graph.node_copy(n, copies.__getitem__)
-    return fx.GraphModule(root, graph)
+    return module_of(graph, root)
 
 
 def _relaid(t: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:

@@ -19,6 +19,7 @@ from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
 from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_modules import module_of
 from bytejit.common.torch_controls import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
@@ -81,7 +82,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
     info, passes = info_of(gm), SharedByPasses(parts.results, range(first, first + parts.saved))
 
     def backward(aten: Aten) -> Callable:
-        apart = fx.GraphModule(torch.nn.Module(), fx.Graph())
+        apart = module_of(fx.Graph())
         apart.meta["backward"] = True
         apart.meta[INFO] = replace(  # autocast may be on around `backward()`
             info, weights=frozenset(), autocast=True, replayer=partial(BackwardReplayer, passes=passes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from bytejit.common.graph_info import INFO, info_of
+from bytejit.common.graph_modules import module_of
 from bytejit.common.where import Where, with_source
 from bytejit.errors import IncorrectResult
 
@@ -98,6 +99,6 @@ def returning(gm: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) -> torc
     env: dict[torch.fx.Node, torch.fx.Node] = {}
     graph.graph_copy(gm.graph, env)
     graph.output(tuple(env[n] for n in values))
-    part = torch.fx.GraphModule(gm, graph)
+    part = module_of(graph, gm)
     part.meta[INFO] = info_of(gm)
     return part

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import linecache
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import graph_module as fx_sources
 
 from bytejit.common import ambient_kinds, inference, ranges
-from bytejit.common.graph_calls import parts_of
 from bytejit.common.graph_info import INFO, GraphInfo
+from bytejit.common.graph_modules import module_of
 from bytejit.common.overriding import overrides
 from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
@@ -226,9 +223,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModul
     """The graph with its outputs, and what a backend is told of it."""
     inference_mode.close(t)
     t.graph.output(tuple(outputs))
-    gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
-    for part in (gm, *(p for n in t.graph.nodes for p in parts_of(n))):
-        forget_source_with(part)
+    gm = module_of(t.graph)
     t.graph_leaves = True
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
     values = [n.meta.get("val") for n in outputs]
@@ -272,14 +267,6 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
 def kinds_left(t: Tracer, replay: SideEffectReplay) -> tuple[ambient_kinds.Kind, ...]:
     """The kinds of ambient state that the region's graph or exit sets."""
     return ambient_kinds.SET_BY_EXITS if t.state_first or t.region or replay.kinds_entered() else ()
-
-
-def forget_source_with(gm: torch.fx.GraphModule) -> None:
-    """torch.fx keeps the text of each graph's code for tracebacks, for ever: it goes with the graph's own function."""
-    forward = type(gm).forward
-    file = forward.__code__.co_filename
-    for cache in (fx_sources._loader.eval_cache, linecache.cache):
-        weakref.finalize(forward, cache.pop, file, None).atexit = False
 
 
 def effects_of(t: Tracer) -> tuple[str, ...]:

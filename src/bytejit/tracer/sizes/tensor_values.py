@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, was_written
 from bytejit.guards.kinds import ComputedItems
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
@@ -315,4 +316,4 @@ def _function(nodes: list, last: torch.fx.Node, unset: int = 0) -> Callable:
             name = UNSET[called(node)][unset]
             made[node].target = name if node.op == "call_method" else getattr(torch, name)
     graph.output(made[last])
-    return torch.fx.GraphModule(torch.nn.Module(), graph).forward
+    return module_of(graph).forward

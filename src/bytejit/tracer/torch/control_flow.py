@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bytejit.common.graph_calls import GraphCall
+from bytejit.common.graph_modules import module_of
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models
@@ -133,4 +134,4 @@ def part_of(taken: list[torch.fx.Node], nodes: list[torch.fx.Node], outputs: lis
     for n in nodes:
         copies[n] = part.node_copy(n, copies.__getitem__)
     part.output(tuple(copies[n] for n in outputs))
-    return torch.fx.GraphModule(torch.nn.Module(), part)
+    return module_of(part)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from bytejit.common.graph_modules import module_of
+
 
 def taken_by(inside: Sequence[torch.fx.Node], results: Sequence[torch.fx.Node] = ()) -> list[torch.fx.Node]:
     """The values that these nodes, and results that are none of them, need from elsewhere."""
@@ -23,4 +25,4 @@ def part_of(taken: Sequence[torch.fx.Node], inside: Sequence[torch.fx.Node], out
     for n in inside:
         copies[n] = part.node_copy(n, copies.__getitem__)
     part.output(torch.fx.node.map_arg(output, copies.__getitem__))
-    return torch.fx.GraphModule(torch.nn.Module(), part)
+    return module_of(part)

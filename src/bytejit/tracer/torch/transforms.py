@@ -18,6 +18,7 @@ from torch._functorch.eager_transforms import _replace_args, _slice_argnums
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from bytejit.common import registry
+from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import fake_of_spec, spec_of
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.builtins.polyfills import STAYING
@@ -325,7 +326,7 @@ def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, n
         t.keep.append(t.by_fake.pop(id(v.fake)))
     for n in reversed(moved):
         t.graph.erase_node(n)
-    target = transformed(kind, torch.fx.GraphModule(torch.nn.Module(), part), len(leaves), options)
+    target = transformed(kind, module_of(part), len(leaves), options)
     args = (*(v.node for v in leaves), *taken)
     made = t.tensors.run_fake(target, tuple(n.meta["val"] for n in args), {})
     node = t.tensors.add_node(target, None, args, {})
