@@ -26,6 +26,7 @@ from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import report_of
 from bytejit.kernels import build_triton, cuda_launch, interpret, matmul_triton
+from bytejit.kernels import flex_triton as _flex  # noqa: F401  (lets its operator run)
 from bytejit.kernels.build_cpp import ahead
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Tuner

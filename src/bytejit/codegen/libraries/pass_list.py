@@ -16,6 +16,7 @@ from bytejit.codegen.passes import Journal, Pass, run_passes
 from .attention import choose_attentions
 from .choices import ATEN, Choices, on_graph
 from .convolution_cuda import fuse_convs
+from .flex import choose_flex
 from .layout import choose_convs, choose_layouts, split_biases
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
@@ -60,6 +61,7 @@ JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both pass
 GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie")
 GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
 GPU_PASSES = (
+    on_graph(choose_flex, "first: what it replaces is no work for the others"),
     on_graph(split_long_scans),
     on_graph(expand_thin_products, "before what chooses libraries for products"),
     on_graph(take_row_attentions),

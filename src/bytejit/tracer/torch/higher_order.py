@@ -17,7 +17,7 @@ import torch
 from torch.fx import traceback
 from torch.utils._pytree import tree_map
 
-from bytejit.common import registry
+from bytejit.common import attention_marks, registry
 from bytejit.common.graph_calls import GraphCall
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -184,6 +184,14 @@ def annotate(annotation_dict: dict) -> Any:
     return contextlib.nullcontext()
 
 
+def laid_out_as(made: Any, strides: tuple) -> Any:
+    """The same with its dims in memory in the order of some strides; the last one stays the innermost."""
+    order = sorted(range(3), key=lambda d: strides[d], reverse=True)
+    if order == [0, 1, 2]:
+        return made
+    return made.permute(*order, 3).contiguous().permute(*[order.index(d) for d in range(3)], 3)
+
+
 @replaces_operator("flex_attention")
 def flex_attention(
     query: Any,
@@ -200,7 +208,7 @@ def flex_attention(
     kind = query.device.type
     if torch.is_autocast_enabled(kind) and query.dtype is not torch.float64:
         query, key, value = [x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value)]
-    groups = query.shape[1] // key.shape[1]
+    groups, given = query.shape[1] // key.shape[1], (key, value)
     key, value = [x.repeat_interleave(groups, dim=1).expand(query.shape[0], -1, -1, -1) for x in (key, value)]
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
     scores = (query.to(wide) @ key.to(wide).transpose(-2, -1)) * scale
@@ -213,7 +221,11 @@ def flex_attention(
         )
     finally:
         items_by_tensors(-1)
-    scores = torch.where(seen, changed, -math.inf)
-    total = torch.where((scores == -math.inf).all(-1), -math.inf, scores.logsumexp(-1))
-    made = torch.ops.aten._safe_softmax.default(scores, -1).to(query.dtype) @ value
-    return made, total / math.log(2), scores.max(-1)[0] / math.log(2)
+    masked = torch.where(seen, changed, -math.inf)
+    total = torch.where((masked == -math.inf).all(-1), -math.inf, masked.logsumexp(-1))
+    made = torch.ops.aten._safe_softmax.default(masked, -1).to(query.dtype) @ value
+    made, sums, tops = laid_out_as(made, query.stride()), total / math.log(2), masked.max(-1)[0] / math.log(2)
+    if not attention_marks.wanted(query, changed, value):
+        return made, sums, tops
+    blocks = (*block_mask[2:6], *block_mask[-3:-1])
+    return torch.ops.bytejit.flex_mark.default(query, *given, scores, changed, seen, made, sums, tops, *blocks, scale)

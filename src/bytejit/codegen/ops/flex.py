@@ -1,0 +1,10 @@
+"""Rows of attentions whose scores a program changes (`common/attention_marks.py`)."""
+
+from __future__ import annotations
+
+from bytejit.common import attention_marks  # noqa: F401  (defines the operators)
+
+from .table import op
+
+op("flex_mark", "bytejit.flex_mark.default", kind="extern")
+op("gpu_flex", "bytejit.gpu_flex.default", kind="extern")
