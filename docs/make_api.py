@@ -90,7 +90,7 @@ def fields(module: str, cls: ast.ClassDef) -> list[str]:
         if isinstance(node, ast.AnnAssign):
             note = lines[node.lineno - 1].partition("  # ")[2]
             cells = (f"`{ast.unparse(node.target)}`", f"`{ast.unparse(node.annotation)}`", f"`{ast.unparse(node.value)}`", note)
-            out.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
+            out.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return out
 
 

@@ -75,7 +75,7 @@ class Row:
     where: str
 
     def text(self) -> str:
-        return f"| {self.feature.replace('|', '&#124;')} | {self.mark} | {self.result} | {self.where} |"
+        return f"| {self.feature.replace('|', chr(92) + '|')} | {self.mark} | {self.result} | {self.where} |"
 
 
 class Results:

@@ -2,7 +2,7 @@
 
 A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes
 alike, so a chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are
-torch's own (MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13, or our own (`gemm.py`, `conv.py`,
+torch's own (MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.15, or our own (`gemm.py`, `conv.py`,
 `attention.py`); `available()` says which are here.
 
 Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows:
