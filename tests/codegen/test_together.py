@@ -13,8 +13,10 @@ from triton_run import DEVICE, run
 
 import bytejit
 from bytejit.codegen.cuda.emit import emit_triton
-from bytejit.codegen.cuda.together import meets
-from bytejit.codegen.loops.ir import Kernel
+from bytejit.codegen.cuda.forward import Overlap
+from bytejit.codegen.cuda.source import Launch, LaunchConfig
+from bytejit.codegen.cuda.together import LaunchPart
+from bytejit.codegen.loops.ir import Buffer, Kernel
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes import gather
 from bytejit.codegen.loops.passes.fuse import fuse
@@ -94,9 +96,18 @@ def test_what_is_too_large_or_may_raise_stays() -> None:
 
 
 def test_places() -> None:
-    a, b = ("arena", 0, 0, 64), ("arena", 0, 64, 128)
-    assert not meets([a], [b]) and meets([a], [("arena", 0, 60, 70)]) and not meets([a], [("slot", 0, 0, 64)])
-    assert meets([("buffer", "p0", 0, 1)], [a, ("buffer", "p0", 0, 1)])
+    """Of 64 bytes in the arena one after another, one over two of them, one with gaps, one in a slot, one outside"""
+    buffers = {name: Buffer(name, (16,), (1,), "f32", "temp") for name in ("a", "b", "over", "slot", "p0")}
+    buffers["gaps"] = Buffer("gaps", (16,), (2,), "f32", "temp")
+    overlap = Overlap({"a": 0, "b": 64, "over": 60, "gaps": 0}, {"slot": 0}, buffers)
+
+    def part(reads: tuple[str, ...], writes: tuple[str, ...]) -> LaunchPart:
+        return LaunchPart(Launch(0, "k", (), LaunchConfig((), 1, 1, (1,))), (), "", reads, writes, overlap)
+
+    assert part((), ("a",)).apart(part((), ("b",))) and part(("a",), ()).apart(part(("a",), ("b",)))
+    assert not part((), ("a",)).apart(part(("over",), ())) and not part(("over",), ()).apart(part((), ("a",)))
+    assert not part((), ("b",)).apart(part((), ("gaps",))) and part((), ("a",)).apart(part(("slot",), ()))
+    assert not part((), ("p0",)).apart(part(("a", "p0"), ()))
 
 
 @pytest.mark.cxx

@@ -12,41 +12,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from bytejit.codegen.cuda.forward import Overlap
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.passes.gather import MOST, SMALL
 from bytejit.codegen.loops.plan import Call, Plan
-from bytejit.codegen.loops.simplify import bytes_of
 
 from .source import Arg, Launch, LaunchConfig
 
 PARAMS = 64  # of a kernel
 PID = "    pid = tl.program_id(0)"
-Place = tuple[str, Any, int, int]  # a kind of memory, which one, first byte, the byte behind the last
 
 
 @dataclass(frozen=True)
 class LaunchPart:
-    """A launch that may become part of another: the names of its function's parameters, the function's lines, the memory that it
-    reads and writes."""
+    """A launch that may become part of another: the names of its function's parameters, the function's lines, the buffers that it
+    reads and writes, and which of them share bytes."""
 
     launch: Launch
     params: tuple[str, ...]
     body: str
-    reads: tuple[Place, ...]
-    writes: tuple[Place, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    overlap: Overlap
 
     def apart(self, other: LaunchPart) -> bool:
         """Whether neither writes what the other touches."""
-        return not meets(self.writes, (*other.reads, *other.writes)) and not meets(other.writes, self.reads)
-
-
-def meets(some: Iterable[Place], others: Iterable[Place]) -> bool:
-    """Whether a place of one lies over a place of the other."""
-    return any(a[:2] == b[:2] and a[2] < b[3] and b[2] < a[3] for a in some for b in others)
+        written = [(a, b) for a in self.writes for b in (*other.reads, *other.writes)]
+        return not any(self.overlap(a, b) for a, b in (*written, *((a, b) for a in other.writes for b in self.reads)))
 
 
 def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> LaunchPart | None:
@@ -57,19 +52,8 @@ def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> L
     plain = all(a.kind == "buffer" for a in launch.args) and len(launch.grid) == 1 and isinstance(launch.grid[0], int)
     if not plain or not launch.grid[0]:
         return None
-    places = [[place for name in names for place in place_of(plan, name)] for names in (step.reads, step.writes)]
-    return LaunchPart(launch, params, body, tuple(places[0]), tuple(places[1]))
-
-
-def place_of(plan: Plan, name: str) -> Iterator[Place]:
-    """Where a buffer lies, as far as another may lie over it. A slot of a size that is not known is one place."""
-    if name in plan.offsets:
-        start = plan.offsets[name]
-        yield "arena", 0, start, start + bytes_of(plan.buffers[name])
-    elif name in plan.slots:
-        yield "slot", plan.slots[name], 0, 1
-    else:
-        yield "buffer", name, 0, 1
+    overlap = Overlap(plan.offsets, plan.slots, plan.buffers)
+    return LaunchPart(launch, params, body, tuple(step.reads), tuple(step.writes), overlap)
 
 
 def groups(parts: list[LaunchPart | None], segments: list[list[int]]) -> Iterator[list[LaunchPart]]:
