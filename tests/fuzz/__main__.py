@@ -2,6 +2,7 @@
 
 The programs come in blocks of 250, each decided by the seed and its number, each run in a process of its own, `--jobs` of
 them at a time. With `--resume FILE` the blocks without a difference are noted there, and not run again.
+--found FOLDER: each program that differs is written there and the run goes on; nothing is shrunk.
 --chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs.
 """
 
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +23,7 @@ from hypothesis import seed as with_seed
 from ..programs import targets
 from .chain_runner import check_chain
 from .chains import chain
-from .runner import check_source
+from .runner import EXPLAINED, check_source
 from .writer import programs
 
 BLOCK = 250  # programs of a process
@@ -60,6 +62,7 @@ def run_block(args: argparse.Namespace, number: int) -> tuple[int, int, str]:
         "--backend",
         args.backend,
         "--alone",
+        *(("--found", args.found) if args.found else ()),
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
@@ -89,6 +92,49 @@ def run_blocks(args: argparse.Namespace) -> int:
     return bool(bad)
 
 
+def run_alone(args: argparse.Namespace) -> int:
+    """All programs in this process. Exit status: 0 when none differs."""
+    done, bad, began = 0, 0, time.time()
+    phases = [Phase.generate] if args.found else [Phase.generate, Phase.shrink]
+
+    @with_seed(args.seed)
+    @settings(
+        max_examples=args.count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=phases,
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
+    @given(programs())
+    def fuzz(source):
+        nonlocal done, bad
+        done += 1
+        if done % 500 == 0:
+            print(f"{done} programs, {time.time() - began:.0f} s", flush=True)
+        try:
+            check_source(source, args.backend)
+        except Exception:
+            if not args.found:
+                raise
+            bad += 1
+            path = Path(args.found) / f"{args.seed}_{done}.py"
+            path.write_text(source + "".join(f"# {line}\n" for line in traceback.format_exc().splitlines()))
+            print(f"differs: {path}", flush=True)
+
+    try:
+        with targets.strict():
+            fuzz()
+    except Exception as e:
+        text = "".join(getattr(e, "__notes__", [])).replace("\\n", "\n")
+        print(f"{type(e).__name__}: {e}\n{text}\nafter {done} programs, seed {args.seed}")
+        return 1
+    roundings = f", {EXPLAINED['rounding']} a rounding, {EXPLAINED['way']} another way by a rounding" if EXPLAINED else ""
+    print(f"{done} programs, {bad} differ{roundings}, {time.time() - began:.0f} s, seed {args.seed}")
+    return bool(bad)
+
+
 def main(argv=None) -> int:
     """Exit status: 0 when no program differs."""
     p = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
@@ -99,6 +145,7 @@ def main(argv=None) -> int:
     p.add_argument("--jobs", type=int, default=1, help="processes at a time")
     p.add_argument("--resume", help="a file that notes the blocks that are done")
     p.add_argument("--alone", action="store_true", help="all programs in this process, in one block")
+    p.add_argument("--found", help="a folder for the programs that differ; none is shrunk, and the run goes on")
     p.add_argument("--show", action="store_true", help="print one program and end")
     args = p.parse_args(argv)
     warnings.simplefilter("ignore")
@@ -106,37 +153,10 @@ def main(argv=None) -> int:
         return run_chains(args.count, args.seed, args.show)
     if not args.alone and not args.show:
         return run_blocks(args)
-    done, began = [0], time.time()
-
-    @with_seed(args.seed)
-    @settings(
-        max_examples=args.count,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate, Phase.shrink],
-        print_blob=False,
-        report_multiple_bugs=False,
-    )
-    @given(programs())
-    def fuzz(source):
-        done[0] += 1
-        if done[0] % 500 == 0:
-            print(f"{done[0]} programs, {time.time() - began:.0f} s", flush=True)
-        check_source(source, args.backend)
-
     if args.show:
         print(programs().example().partition("def program")[2])
         return 0
-    try:
-        with targets.strict():
-            fuzz()
-    except Exception as e:
-        text = "".join(getattr(e, "__notes__", [])).replace("\\n", "\n")
-        print(f"{type(e).__name__}: {e}\n{text}\nafter {done[0]} programs, seed {args.seed}")
-        return 1
-    print(f"{done[0]} programs, no difference, {time.time() - began:.0f} s, seed {args.seed}")
-    return 0
+    return run_alone(args)
 
 
 if __name__ == "__main__":
