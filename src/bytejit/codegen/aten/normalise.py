@@ -33,7 +33,7 @@ from .encoder_layers import IN_PARTS, in_parts
 from .float_marks import with_marks
 from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check
-from .mutation import CannotNormalise, same_stride
+from .mutation import CannotNormalise
 from .recomputed import checkpointed
 from .recorder import Recorder
 from .rewrite import drop_dead
@@ -215,7 +215,8 @@ class Outputs:
         at = self.position.get(root)
         if at is None:
             node = root.node
-            if self.owner.get(node, root) is not root or storage_node(node) is not node or node.op == "placeholder":
+            shared = self.owner.get(node, root) is not root or storage_node(node) is not node or node.op == "placeholder"
+            if shared or not same(node.meta["spec"].stride, root.spec.stride):
                 node = _own_copy(self.rec, node, root)
             self.owner[node] = root
             at = self.position[root] = self.add(node)
@@ -230,13 +231,14 @@ def storage_node(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _own_copy(rec: Recorder, node: torch.fx.Node, root: Root) -> torch.fx.Node:
-    """A copy that shares memory and node with nothing else."""
+    """A copy that shares memory and node with nothing else, in the storage's own layout, gaps included."""
     rec.where = node.meta.get("where")
-    spec = node.meta["spec"]
-    copy = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(spec))
-    if not same_stride(spec.shape, copy.meta["spec"].stride, root.spec.stride):
-        raise CannotNormalise(f"an output has the strides {root.spec.stride} that a copy does not get")
-    return copy
+    spec, wanted = node.meta["spec"], root.spec
+    if same(spec.stride, wanted.stride):
+        return rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(spec))
+    given = {"dtype": wanted.dtype, "device": wanted.device}
+    empty = rec.emit(aten.empty_strided.default, (list(wanted.shape), list(wanted.stride)), given)
+    return rec._create(aten.copy.default, (empty, node), {}, None, fake_of_spec(wanted))
 
 
 def finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:

@@ -1,0 +1,73 @@
+"""Tensors that a program makes in a layout of its own keep it, also with gaps, when they are written in place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bytejit
+
+LAYOUTS = {
+    "gaps": ((4, 3), (8, 1)),
+    "gaps, columns": ((4, 3), (1, 8)),
+    "one column": ((4, 1), (1, 8)),
+    "one row": ((1, 4), (9, 1)),
+    "one of four": ((2, 3, 1, 5), (15, 5, 15, 1)),
+    "dense, permuted": ((2, 3, 4), (1, 8, 2)),
+}
+
+
+def filled(x, made):
+    return made.fill_(3)
+
+
+def added(x, made):
+    return made.zero_().add_(x)
+
+
+def copied(x, made):
+    return made.copy_(x)
+
+
+def through_a_view(x, made):
+    made.copy_(x)[:1].mul_(2)
+    return made
+
+
+def a_view_beside(x, made):
+    made.copy_(x * 2)
+    return made[..., :1], made
+
+
+def written_by_out(x, made):
+    torch.mul(x, 2, out=made)
+    return made
+
+
+PROGRAMS = filled, added, copied, through_a_view, a_view_beside, written_by_out
+
+
+@pytest.mark.parametrize(
+    "program", [filled, added, copied, through_a_view, a_view_beside, written_by_out], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_layout_is_kept(program, layout, backend, grad):
+    shape, stride = LAYOUTS[layout]
+    if grad and program is written_by_out:
+        pytest.skip("out= takes no gradients")
+
+    def f(x):
+        return program(x, torch.empty_strided(shape, stride))
+
+    x = torch.randn(shape, requires_grad=grad)
+    want, got = f(x), bytejit.compile(f, backend=backend, fullgraph=True)(x)
+    for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (want, got))):
+        assert torch.equal(a, b) and a.stride() == b.stride() and a.requires_grad == b.requires_grad
+        assert a.untyped_storage().nbytes() == b.untyped_storage().nbytes()
+    if isinstance(got, tuple):
+        assert got[0].untyped_storage().data_ptr() == got[1].untyped_storage().data_ptr()
+    if grad and program is not filled:
+        grads = [torch.autograd.grad((r[-1] if isinstance(r, tuple) else r).square().sum(), x)[0] for r in (want, got)]
+        assert torch.equal(*grads)
