@@ -17,7 +17,7 @@ import torch
 import bytejit
 from bytejit.__main__ import main
 from bytejit.common import caches
-from bytejit.runtime.compiled import settings_of
+from bytejit.runtime.origins import settings_of
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

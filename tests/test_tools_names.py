@@ -14,7 +14,7 @@ import torch
 
 import bytejit
 from bytejit.common.graph_script import NoText, imports_text, value_text
-from bytejit.runtime.places import forward_of, parameters_of
+from bytejit.runtime.region_names import forward_of, parameters_of
 
 HERE = __file__
 

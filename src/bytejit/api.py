@@ -20,7 +20,7 @@ from .common.where import where_of
 from .errors import Unsupported, backend_name
 from .options import Settings, config
 from .runtime import module
-from .runtime.compiled import mark, original, plain, settings_of, settings_of_function
+from .runtime.origins import mark, original, plain, settings_of, settings_of_function
 
 CAN_COMPILE = (
     "bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "

@@ -18,7 +18,7 @@ from . import api
 from .common import caches, registry, torch_controls
 from .errors import backend_name
 from .runtime import module
-from .runtime.compiled import original
+from .runtime.origins import original
 
 # what is replaced, where loaded
 NAMES = (("torch", "compile"), ("torch.compiler", "reset"), ("torch._dynamo", "reset"))

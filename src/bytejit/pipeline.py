@@ -45,7 +45,7 @@ from bytejit.tracer.core.signals import Break, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.core.trace import Trace, trace
 
-from .common import interrupts, logs, profiling, ranges, registry, torch_controls
+from .common import interrupts, logs, profiler_ranges, profiling, registry, torch_controls
 from .errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place
 from .options import Options, Settings
 
@@ -249,7 +249,7 @@ def run_backend(
     )
     graph.meta[INFO] = info
     registry.count("graphs", name)
-    events = () if own and isinstance(backend, types.FunctionType) else ranges.without(graph)
+    events = () if own and isinstance(backend, types.FunctionType) else profiler_ranges.without(graph)
     run: Callable[..., Any] = operator.call if own else interrupts.interruptible
     try:
         made = run(backend, graph, found.examples) if found.ops else graph.forward
@@ -274,7 +274,7 @@ def run_backend(
         report_of(graph).run_seconds = run(seconds_of, made, found.examples)
     last = report_of(graph).writes_last
     written = () if last is not None and made is last() else found.written
-    made = ranges.around(made, events)
+    made = profiler_ranges.around(made, events)
     return (unasked(made) if info.overrides else made), written
 
 

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import bytejit
 from bytejit.autograd.budget import repeatable, work
 from bytejit.autograd.joint import Joint, bytes_of, make_joint
-from bytejit.autograd.partition import Parts, split
+from bytejit.autograd.partition import Parts, partition
 from bytejit.backends.surround import fakes_of
 from bytejit.codegen.aten.graph import positions
 from bytejit.common.graph_info import info_of
@@ -105,17 +105,17 @@ def test_the_same_in_kernels(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_saved_fits_the_budget(name):
     joint, weights = joint_of(*model_and_input(name))
-    found = [saved_bytes(split(joint, weights, b)) for b in BUDGETS]
+    found = [saved_bytes(partition(joint, weights, b)) for b in BUDGETS]
     least, most = found[0], found[-1]
     assert found == sorted(found) and least < 0.35 * most
     assert all(size <= least + b * (most - least) for b, size in zip(BUDGETS, found))
-    assert most == saved_bytes(split(joint, weights))
+    assert most == saved_bytes(partition(joint, weights))
 
 
 def test_what_costs_least_time_is_computed_again_first():
     """An elementwise op before a product of the same size."""
     joint, weights = joint_of(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), torch.randn(32, 64))
-    half, none = (split(joint, weights, b) for b in (0.5, 0))
+    half, none = (partition(joint, weights, b) for b in (0.5, 0))
     assert half.recomputed == ("gelu",) and "addmm" in none.recomputed
     by_name = {str(n.target): work(n) for n in joint.forward if n.op == "call_function"}
     assert by_name["aten.t.default"] == 0 < by_name["aten.gelu.default"] < by_name["aten.addmm.default"]
@@ -124,7 +124,7 @@ def test_what_costs_least_time_is_computed_again_first():
 @pytest.mark.parametrize("budget", (0, 0.5))
 def test_random_numbers_are_saved_at_every_budget(budget):
     joint, weights = joint_of(*model_and_input("block"))
-    parts = split(joint, weights, budget)
+    parts = partition(joint, weights, budget)
     assert calls(parts.forward).count("bernoulli") == 2 and not any("bernoulli" in c for c in calls(parts.backward))
 
 
@@ -151,7 +151,7 @@ def test_what_is_computed_again_comes_just_before_its_use():
     """So that it lives as briefly as it can: not all of it at the start."""
     layers = [part for _ in range(4) for part in (nn.Linear(8, 8), nn.GELU())]
     joint, weights = joint_of(nn.Sequential(*layers, nn.Linear(8, 8)), torch.randn(5, 8))
-    nodes = list(split(joint, weights, 0.5).backward.graph.nodes)
+    nodes = list(partition(joint, weights, 0.5).backward.graph.nodes)
     again = [n for n in nodes if str(n.target) == "aten.gelu.default"]
     assert len(again) == 4
     assert all(min(map(nodes.index, n.users)) - nodes.index(n) == 1 for n in again)

@@ -8,7 +8,7 @@ from torch import nn
 
 import bytejit
 from bytejit.autograd.joint import make_joint
-from bytejit.autograd.partition import Parts, split
+from bytejit.autograd.partition import Parts, partition
 from bytejit.backends.inductor import laid_out
 from bytejit.backends.surround import fakes_of
 from bytejit.backends.target import Target
@@ -65,7 +65,7 @@ def parts_of(net: nn.Module, x: torch.Tensor) -> Parts:
     def backend(gm, examples):
         joint = make_joint(gm, fakes_of(gm))
         target = Cpu(torch.device("cpu"), info_of(gm).settings.options)
-        found.append(split(joint.changed(lambda aten: laid_out(aten, target))))
+        found.append(partition(joint.changed(lambda aten: laid_out(aten, target))))
         return gm.forward
 
     bytejit.compile(net, backend=backend)(x)

@@ -6,7 +6,7 @@ import torch
 
 import bytejit
 from bytejit.autograd.joint import make_joint
-from bytejit.autograd.partition import Parts, split
+from bytejit.autograd.partition import Parts, partition
 from bytejit.backends.surround import fakes_of
 from bytejit.common.graph_info import info_of
 
@@ -16,7 +16,7 @@ def parts_of(f, *args) -> Parts:
     found = []
 
     def backend(gm, examples):
-        found.append(split(make_joint(gm, fakes_of(gm)), info_of(gm).weights))
+        found.append(partition(make_joint(gm, fakes_of(gm)), info_of(gm).weights))
         return gm.forward
 
     bytejit.reset()

@@ -105,7 +105,7 @@ CONVS = {
     "mixed": lambda i, n: (n == "conv_nchw") == bool(i % 2),
     "mixed_other": lambda i, n: (n == "conv_nchw") != bool(i % 2),
 }
-LINEARS = {name: first(name) for name in ("linear_mkl", "linear_onednn", "linear_own", "attention_own")} | {
+LINEARS = {name: first(name) for name in ("linear_torch", "linear_onednn", "linear_own", "attention_own")} | {
     "fused": lambda i, n: "+" not in n,
     "last": lambda i, n: -len(n),
 }
@@ -175,7 +175,7 @@ def test_the_table_has_no_row_that_is_never_forced() -> None:
         n
         for n in library.ROWS
         if n.startswith(
-            ("conv_nchw", "conv_nhwc", "conv_onednn", "conv_own", "linear_mkl", "linear_onednn", "linear_own", "attention_")
+            ("conv_nchw", "conv_nhwc", "conv_onednn", "conv_own", "linear_torch", "linear_onednn", "linear_own", "attention_")
         )
     }
     assert named == set(library.ROWS)
@@ -330,7 +330,7 @@ def test_an_operand_that_lies_transposed_is_timed_so(monkeypatch) -> None:
             asked.append((specs[0].shape, specs[0].stride))
             return super().choose(op, specs, candidates, cold, attrs, **sample)
 
-    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Listening(first("linear_onednn", "linear_mkl")))
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Listening(first("linear_onednn", "linear_torch")))
     x, g = torch.randn(300, 128), torch.randn(300, 96)
     f = bytejit.compile(lambda x, g: (g.t() @ x, x.view(3, 100, 128) @ torch.ones(128, 96)))
     for got, want in zip(f(x, g), (g.t() @ x, x.view(3, 100, 128) @ torch.ones(128, 96)), strict=True):

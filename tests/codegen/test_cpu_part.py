@@ -9,10 +9,10 @@ import torch
 from graphs import aten
 
 from bytejit.codegen.aten.batched_numbers import batch_numbers
+from bytejit.codegen.aten.cpu_numbers import numbers_on_gpu
 from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import normalise
-from bytejit.codegen.aten.numbers import numbers_on_gpu
 from bytejit.codegen.aten.rewrite import copy_graph
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.ir import Kernel

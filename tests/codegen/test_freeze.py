@@ -175,7 +175,7 @@ def test_a_relu_behind_a_convolution_is_fused():
     close(run(result, flat), [net(x)])
 
 
-@pytest.mark.parametrize("order", [("linear_onednn+gelu", "linear_onednn"), ("linear_onednn",), ("linear_mkl",)])
+@pytest.mark.parametrize("order", [("linear_onednn+gelu", "linear_onednn"), ("linear_onednn",), ("linear_torch",)])
 def test_linear_calls_and_fused_gelu(order):
     net = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 128))
     x = torch.randn(2, 64, 128)
@@ -183,7 +183,7 @@ def test_linear_calls_and_fused_gelu(order):
     tuner = Prefers(*order)
     result = choose_libraries(graph, CPU_PASSES, tuner, library)
     found = targets(result)
-    assert found.count("mkldnn._linear_pointwise.default") == (0 if order[0] == "linear_mkl" else 2)
+    assert found.count("mkldnn._linear_pointwise.default") == (0 if order[0] == "linear_torch" else 2)
     assert ("aten.gelu.default" in found) == (order[0] != "linear_onednn+gelu")
     close(run(result, flat), [net(x)])
 
@@ -247,7 +247,7 @@ def test_frozen_query_key_value_become_one_product():
 
     net, x = Attention(), torch.randn(1, 32, 64)
     graph, flat, params = trace(net, x)
-    result, constants, _ = freeze(graph, params, CPU_PASSES, Prefers("linear_mkl"), library)
+    result, constants, _ = freeze(graph, params, CPU_PASSES, Prefers("linear_torch"), library)
     found = targets(result)
     assert found.count("aten.linear.default") == 1 and "aten.addmm.default" not in found
     assert [n.meta["spec"].stride[-2:] for n in result.graph.nodes if n.target is aten.slice.Tensor] == [(192, 1)] * 3
@@ -269,7 +269,7 @@ def test_products_that_stand_side_by_side_become_one():
         if node.op == "call_function":
             node.meta["spec"] = Spec.of(torch.randn(4, 8))
     params = {i: t for i, t in enumerate(tensors) if i}
-    result, constants, _ = freeze(FakeAten(graph), params, CPU_PASSES, Prefers("linear_mkl"), library)
+    result, constants, _ = freeze(FakeAten(graph), params, CPU_PASSES, Prefers("linear_torch"), library)
     assert targets(result).count("aten.linear.default") == 1
     (got,) = run(result, tensors, constants)
     a, b, c = (F.linear(tensors[0], w) for w in tensors[1:])

@@ -13,8 +13,8 @@ from graphs import aten, same
 from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.dependencies import Dependencies
 from bytejit.codegen.loops.passes.fuse import Merger, fuse
-from bytejit.codegen.loops.passes.needs import Needs
 from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, work
 from bytejit.codegen.loops.text import parse, text
 
@@ -166,19 +166,19 @@ def recurrence(x: torch.Tensor, w: torch.Tensor) -> tuple:
 )
 def test_what_a_step_needs_is_known_after_every_merge(args: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noted merge by merge: the same as a search of the whole graph finds."""
-    join, seen = Needs.join, []
+    join, seen = Dependencies.join, []
 
-    def checked(self: Needs, first: int, second: int) -> None:
+    def checked(self: Dependencies, first: int, second: int) -> None:
         join(self, first, second)
         all_is_known(self)
         seen.append(first)
 
-    monkeypatch.setattr(Needs, "join", checked)
+    monkeypatch.setattr(Dependencies, "join", checked)
     same(*args)
     assert seen
 
 
-def all_is_known(needs: Needs) -> None:
+def all_is_known(needs: Dependencies) -> None:
     """`needs` says the same as a search of the whole graph."""
     above: dict[int, set[int]] = {}
     for i in sorted(needs.before, key=needs.at.__getitem__):
@@ -196,7 +196,7 @@ def all_is_known(needs: Needs) -> None:
 def test_what_a_step_needs_in_random_graphs_that_shrink(seed: int) -> None:
     draw = random.Random(seed)
     before = {i: {b for b in range(i) if draw.random() < draw.choice((0.02, 0.1, 0.3))} for i in range(24)}
-    needs = Needs(before, before)
+    needs = Dependencies(before, before)
     all_is_known(needs)
     while len(needs.before) > 1:  # some pair can always be joined: one beside another in some order
         first, second = draw.sample(sorted(needs.before), 2)

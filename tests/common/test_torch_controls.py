@@ -542,7 +542,7 @@ def test_record_function_is_seen(backend):
 
 
 def test_ranges_end_when_a_graph_raises():
-    from bytejit.common import ranges
+    from bytejit.common import profiler_ranges
 
     def f(x, i):
         with torch.profiler.record_function("outer"):
@@ -554,7 +554,7 @@ def test_ranges_end_when_a_graph_raises():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         with pytest.raises(IndexError):
             c(X, i + 100)
-    assert ranges._open.stack == []
+    assert profiler_ranges._open.stack == []
 
 
 # ---- whose exception it is -------------------------------------------------------------------------------------------

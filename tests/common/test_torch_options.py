@@ -13,7 +13,7 @@ import torch
 import bytejit
 from bytejit.common import caches, torch_options
 from bytejit.options import Options
-from bytejit.runtime.compiled import settings_of
+from bytejit.runtime.origins import settings_of
 
 
 def options(mode: str | None = None, **given: object) -> Options:

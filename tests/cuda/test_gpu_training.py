@@ -15,7 +15,7 @@ import bytejit
 from bytejit.kernels import cuda_graphs
 from bytejit.kernels.tune_gpu import GpuTuner
 from tests.autograd.test_layouts import favours
-from tests.kernels import test_cuda_passes as passes
+from tests.kernels import test_training_recordings as passes
 
 pytestmark = pytest.mark.gpu
 STEPS = 14  # the second step's graph is recorded, twice: results of the first recording are held

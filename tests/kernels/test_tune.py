@@ -106,7 +106,7 @@ def test_cold_operands_come_from_different_places():
 
 
 @pytest.mark.parametrize("epilogue", [None, "relu", "gelu", "gelu_tanh"])
-@pytest.mark.parametrize("name", ["linear_mkl", "linear_onednn", "linear_onednn_packed", "linear_own", "linear_own_packed"])
+@pytest.mark.parametrize("name", ["linear_torch", "linear_onednn", "linear_onednn_packed", "linear_own", "linear_own_packed"])
 def test_linear_rows(name, epilogue, own):
     row = library.ROWS[name]
     if name not in library.available() or epilogue and epilogue not in row.epilogues:

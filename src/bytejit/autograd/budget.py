@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from bytejit.codegen.aten.checkpointed_parts import PART
 from bytejit.codegen.aten.graph import acts
-from bytejit.codegen.aten.recomputed import PART
 from bytejit.codegen.loops import index as ix
 from bytejit.common.spec import Spec
 

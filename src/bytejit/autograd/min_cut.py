@@ -15,8 +15,8 @@ import networkx
 import torch
 from torch import fx
 
+from bytejit.codegen.aten.checkpointed_parts import PART
 from bytejit.codegen.aten.graph import acts
-from bytejit.codegen.aten.recomputed import PART
 from bytejit.codegen.aten.recorder import is_view
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.spec import Spec

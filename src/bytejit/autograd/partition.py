@@ -79,18 +79,18 @@ class Parts:
         return f"{said}; computed again: {again}" if again else said
 
 
-def split(joint: Joint, weights: frozenset[int] = frozenset(), budget: float = 1.0) -> Parts:
+def partition(joint: Joint, weights: frozenset[int] = frozenset(), budget: float = 1.0) -> Parts:
     """The two graphs. What the forward pass computed and the backward pass reads is saved, or computed again where that is
     cheap (`min_cut`) or the budget asks for it (`budget`); views, and what is made of numbers alone, are made again. weights:
     inputs that live anyway."""
-    return _Split(joint, weights, budget).parts()
+    return _Partition(joint, weights, budget).parts()
 
 
-class _Split:
+class _Partition:
     """Cuts one joint graph."""
 
     def __init__(self, joint: Joint, weights: frozenset[int], budget: float) -> None:
-        self.joint, self.weights, self.budget, self.told = joint, weights, budget, ""
+        self.joint, self.weights, self.budget, self.budget_summary = joint, weights, budget, ""
         self.recomputed: set[fx.Node] = set()
         *self.nodes, last = joint.aten.graph.nodes
         self.flat: tuple = last.args[0]
@@ -104,22 +104,22 @@ class _Split:
 
     def parts(self) -> Parts:
         """Both graphs."""
-        ahead = self.ahead()
+        ahead = self.forward_calls()
         followed = [self.flat[p] for o in self.results[: len(self.tangents)] for p in positions(o)]
         read_and_written = self.written & ancestors(followed)
         shown = [self.flat[p] for o in self.gradients for p in positions(o)]
-        self.recomputed = self.cheapest(shown)
-        back, read = self.back(shown)
+        self.recomputed = self.choose_recomputed(shown)
+        back, read = self.backward_calls(shown)
         taken = [
             self.inputs[o.index] for o in map(base_of, self.gradients) if isinstance(o, Input) and o.index < len(self.inputs)
         ]
         read = dict.fromkeys([*read, *taken])
         saved_inputs = [n for n in self.inputs if n in read and n not in self.written and isinstance(n.meta.get("spec"), Spec)]
-        saved = self.computed(read, self.held(saved_inputs))
+        saved = self.values_to_save(read, self.held(saved_inputs))
         numbers = self.numbers([*back, *shown])
         sizes, layouts = self.layouts()
-        forward = self.forward(ahead, saved, (*numbers.values(), *sizes))
-        backward, grads = self.backward(back, saved_inputs, saved, numbers)
+        forward = self.forward_graph(ahead, saved, (*numbers.values(), *sizes))
+        backward, grads = self.backward_graph(back, saved_inputs, saved, numbers)
         return Parts(
             forward,
             backward,
@@ -137,7 +137,7 @@ class _Split:
             self.joint.recipes,
             self.joint.single,
             self.names(back & self.recomputed),
-            self.told,
+            self.budget_summary,
             self.joint.kept,
         )
 
@@ -148,50 +148,50 @@ class _Split:
         )
 
     # ---- which node goes where ---------------------------------------------------------------------------------------
-    def ahead(self) -> set[fx.Node]:
+    def forward_calls(self) -> set[fx.Node]:
         """The calls that the forward's results and writes are computed from, and those before the backward that act."""
         wanted = [p for o in self.results for p in positions(o)] + [m.position for m in self.joint.aten.mutations]
         acting = [n for n in self.nodes if n in self.joint.forward and n.op == "call_function" and acts(n)]
         return ancestors([*(self.flat[p] for p in wanted), *acting])
 
-    def cheapest(self, shown: Sequence[fx.Node]) -> set[fx.Node]:
+    def choose_recomputed(self, shown: Sequence[fx.Node]) -> set[fx.Node]:
         """Calls of the forward pass that the backward pass makes again rather than have their values saved."""
         from .min_cut import Cut  # with the first graph: what it needs loads slowly
 
-        calls, read = self.back(shown)
+        calls, read = self.backward_calls(shown)
         results = frozenset(self.flat[p] for o in self.results for p in positions(o))
         weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] not in self.written)
         cheap = Cut(self.joint.forward, frozenset(calls), weights, results).recomputed(read)
-        return cheap if self.budget == 1 else self.within(cheap, shown)
+        return cheap if self.budget == 1 else self.choose_within_budget(cheap, shown)
 
-    def within(self, cheap: set[fx.Node], shown: Sequence[fx.Node]) -> set[fx.Node]:
+    def choose_within_budget(self, cheap: set[fx.Node], shown: Sequence[fx.Node]) -> set[fx.Node]:
         """The calls that are made again so that what is saved fits the budget."""
         from .budget import LeastBytes, choose
 
         held = frozenset(self.held(self.inputs))
-        calls, read = self.back(shown)
+        calls, read = self.backward_calls(shown)
         everything = LeastBytes(self.joint.forward, frozenset(calls), held, frozenset()).recomputed(read)
 
         def walk(again: set[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
             self.recomputed = again
-            calls, read = self.back(shown)
-            return calls, self.computed(read, held)
+            calls, read = self.backward_calls(shown)
+            return calls, self.values_to_save(read, held)
 
         found = choose(self.budget, cheap, everything, held, walk)
         ends = f"{found.most / 2**20:.2f} MiB at 1, {found.least / 2**20:.2f} MiB at 0"
-        self.told = f"budget {self.budget:g} ({ends})"
+        self.budget_summary = f"budget {self.budget:g} ({ends})"
         return found.again
 
     def held(self, inputs: Iterable[fx.Node]) -> set[fx.Node]:
         """What is there in the backward pass without being saved as a value of the forward pass: inputs, unless written."""
         return {*(n for n in inputs if n not in self.written), *self.constants, *self.tangents}
 
-    def computed(self, read: Iterable[fx.Node], held: Set[fx.Node]) -> list[fx.Node]:
+    def values_to_save(self, read: Iterable[fx.Node], held: Set[fx.Node]) -> list[fx.Node]:
         """Of what the backward graph reads, the values that the forward pass hands over."""
         read = set(read)
         return [n for n in self.nodes if n in read and n not in held and isinstance(n.meta.get("spec"), Spec)]
 
-    def back(self, shown: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
+    def backward_calls(self, shown: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
         """The calls of the backward graph, and what it reads besides: nodes of the forward, placeholders."""
         late = set(self.tangents)
         for n in self.nodes:
@@ -205,14 +205,14 @@ class _Split:
             n = stack.pop()
             if n in calls or n in read:
                 continue
-            if n.op == "placeholder" or n not in late and n in self.joint.forward and not self.again(n):
+            if n.op == "placeholder" or n not in late and n in self.joint.forward and not self.is_recomputed(n):
                 read[n] = None
             else:
                 calls.add(n)
                 stack += n.all_input_nodes
         return calls, read
 
-    def again(self, n: fx.Node) -> bool:
+    def is_recomputed(self, n: fx.Node) -> bool:
         """Whether a call of the forward pass is made again in the backward pass: its result cannot be kept or costs nothing."""
         if n in self.recomputed:
             return True
@@ -247,7 +247,7 @@ class _Split:
             found += [Const(n) if isinstance(n, int) else OutputNumber(n) for n in numbers]
         return found, tuple(places)
 
-    def forward(self, ahead: set[fx.Node], saved: Sequence[fx.Node], numbers: Sequence[Out]) -> Aten:
+    def forward_graph(self, ahead: set[fx.Node], saved: Sequence[fx.Node], numbers: Sequence[Out]) -> Aten:
         """Results, saved values, numbers."""
         wanted = ahead | ancestors(saved)
         graph, env = fx.Graph(), {}
@@ -275,7 +275,7 @@ class _Split:
         """The number of an input or constant of the joint graph in the forward graph, which has no tangents."""
         return index if index < len(self.inputs) else index - len(self.tangents)
 
-    def backward(
+    def backward_graph(
         self, back: set[fx.Node], saved_inputs: Sequence[fx.Node], saved: Sequence[fx.Node], numbers: dict[str, OutputNumber]
     ) -> tuple[Aten, tuple[tuple[int, int | None], ...]]:
         """The backward graph and where in its outputs each gradient is."""
@@ -292,7 +292,7 @@ class _Split:
         for n in self.inputs:
             if n not in env and not isinstance(n.meta.get("spec"), Spec) and n.users:
                 env[n] = None
-        for n in self.late(back):
+        for n in self.in_order(back):
             env[n] = graph.node_copy(n, env.__getitem__)
         places = positions_used(self.gradients, ())
         moved = {p: i for i, p in enumerate(places)}
@@ -302,7 +302,7 @@ class _Split:
         grads = tuple((i, None if at is None else at - len(self.results)) for i, at in self.joint.grads)
         return check(Aten(graph, outs, (), self.joint.aten.constants)), grads
 
-    def late(self, back: set[fx.Node]) -> list[fx.Node]:
+    def in_order(self, back: set[fx.Node]) -> list[fx.Node]:
         """The calls of the backward graph in order; where memory is short, what is made again comes just before its first use."""
         calls = [n for n in self.nodes if n in back]
         if self.budget == 1:

@@ -12,6 +12,6 @@ def aot(forward: Callable, backward: Callable | None = None) -> Callable:
     graph (None: `forward` gets both). `gm` is functional: calls of ATen overloads, no writes; its output is a flat tuple, which
     the callable returns. `example_inputs`: meta tensors. A graph with symbolic sizes runs through torch.
     """
-    from .partitioned import aot_backend  # with the first backend: torch alone is imported here
+    from .aot_backend import aot_backend  # with the first backend: torch alone is imported here
 
     return aot_backend(forward, backward)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.aten.cpu_numbers import numbers_on_gpu
 from bytejit.codegen.aten.graph import Aten, Out
-from bytejit.codegen.aten.numbers import numbers_on_gpu
 from bytejit.codegen.cuda.call import emit_call_cuda, rows_of
 from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.cuda.main import runnable

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.aten.graph import Aten
-from bytejit.common import ranges, registry
+from bytejit.common import profiler_ranges, registry
 from bytejit.common.graph_info import info_of, report_of
 
 
@@ -136,7 +136,7 @@ def storage_of(x: Any) -> torch.UntypedStorage | None:
 
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
     """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
-    call = ranges.around(setting_requires_grad(gm, in_mode(gm, call)), ranges.events_of(gm.graph))
+    call = profiler_ranges.around(setting_requires_grad(gm, in_mode(gm, call)), profiler_ranges.events_of(gm.graph))
     if not aten.mutations:
         return call
     written = sorted({m.input for m in aten.mutations})

@@ -11,7 +11,7 @@ from torch import fx
 
 from bytejit.autograd.cut_graph import Dependent, cut_after, joined
 from bytejit.autograd.joint import make_joint
-from bytejit.autograd.partition import Parts, split
+from bytejit.autograd.partition import Parts, partition
 from bytejit.autograd.runtime import TrainingProgram
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
@@ -23,7 +23,7 @@ from bytejit.common.graph_modules import module_of
 from bytejit.common.torch_controls import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
-from bytejit.kernels.cuda_passes import BackwardReplayer, ForwardReplayer, SharedByPasses
+from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
 
 from .set_data import apart_from_sets
 from .surround import fakes_of, guarded, not_normalised, through_torch
@@ -37,7 +37,7 @@ def parts_of(gm: fx.GraphModule, lay_out: Change | None = None) -> Parts:
     info = info_of(gm)
     budget = memory_budget(info.settings.options, dict(info.settings.overrides))
     joint = make_joint(gm, fakes_of(gm))
-    return split(joint if lay_out is None else joint.changed(lay_out), info.weights, budget)
+    return partition(joint if lay_out is None else joint.changed(lay_out), info.weights, budget)
 
 
 def either(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> Callable:

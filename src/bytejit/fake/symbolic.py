@@ -15,7 +15,7 @@ from torch._library import simple_registry
 from bytejit.fake.rules.core import Meta, numel
 
 from .errors import DataDependent, NoFake
-from .kernel import Ways, through_kernel
+from .meta_inference import Ways, through_kernel
 
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
 

@@ -20,8 +20,8 @@ from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is
 
 from . import foreach
 from .errors import DataDependent, NoFake
-from .kernel import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
 from .meta import keep_plain
+from .meta_inference import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
 from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, reductions, views
 
 _STRIDED = torch.strided

@@ -5,7 +5,7 @@ another in parts. Which does so depends on the shape, the layout and the machine
 run once on the same random operands, and a part of the result is computed in float64 by the call that eager makes.
 
 A call is not taken when it is further from float64 than eager's by a factor of 1.6 (root mean square) or 1.8 (largest). With
-the sums of `codegen/cpu/sums.py` and of our own products this holds that no output is further off than twice eager's
+the sums of `codegen/cpu/accumulation.py` and of our own products this holds that no output is further off than twice eager's
 distance. The CPU capability that torch reads from its variable ATEN_CPU_CAPABILITY holds for our kernels too.
 """
 

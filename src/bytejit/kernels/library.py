@@ -123,7 +123,7 @@ def weight_grad() -> Any:
 # ---- linear -------------------------------------------------------------------------------------------------------------
 
 
-def _linear_mkl(a: Linear) -> tuple:
+def _linear_torch(a: Linear) -> tuple:
     return aten.linear.default, (a.x, a.w, a.b)
 
 
@@ -257,7 +257,7 @@ _AFTER = frozenset({"affine", "relu", "add", "add_relu"})
 ROWS: dict[str, LibraryCall] = {
     row.name: row
     for row in (
-        LibraryCall("linear_mkl", "linear", _linear_mkl),
+        LibraryCall("linear_torch", "linear", _linear_torch),
         LibraryCall("linear_onednn", "linear", _linear_onednn, _UNARY | {"add"}),
         LibraryCall("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
         LibraryCall("linear_own", "linear", _linear_own, _UNARY),

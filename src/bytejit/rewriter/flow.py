@@ -213,7 +213,7 @@ def push(stack: bytes, ins: Instruction, jump: bool, slot_kind: int) -> bytes:
     return stack[:depth] if depth <= len(stack) else stack + b"o" * (depth - len(stack))
 
 
-def merge(old: FrameState | None, new: FrameState, code: CodeType, ins: Instruction) -> FrameState:
+def merge_states(old: FrameState | None, new: FrameState, code: CodeType, ins: Instruction) -> FrameState:
     """What holds on both ways into an instruction. Raises: CannotRewrite when they disagree on depth."""
     if old is None or old == new:
         return new
@@ -294,14 +294,14 @@ def flow_states(
             if ins.target >= 0:
                 onward.append((ins.target, step(state, ins, True, effects[i], cells)))
             for target, new in onward:
-                merged = merge(states[target], new, code, instrs[target])
+                merged = merge_states(states[target], new, code, instrs[target])
                 if merged != states[target]:
                     states[target] = merged
                     work.append(target)
             if after is None:
                 break
             i += 1
-            merged = merge(states[i], after, code, instrs[i])
+            merged = merge_states(states[i], after, code, instrs[i])
             if merged == states[i]:
                 break
             states[i] = merged

@@ -18,8 +18,8 @@ from bytejit.rewriter.trampoline import rewrite
 from .back_off import BackOff
 from .dispatch import Sites, SiteState
 from .entry import Args, Entry, NotCompiled
-from .places import Named, named_for, names_no_class
 from .recompiles import Recompiles
+from .region_names import Named, named_for, names_no_class
 from .steering import Steering
 
 # compiles a site of a function for a call with these arguments

@@ -14,7 +14,7 @@ from bytejit.options import Options
 from .dispatch import SiteState
 from .entry import Args, Entry
 from .live_values import modules_among
-from .places import Named
+from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
 

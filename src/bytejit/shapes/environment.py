@@ -19,7 +19,7 @@ from . import integer_math as sm
 from .conditions import Condition, condition
 from .knowledge import INF, LARGEST, Knowledge, factors, signed, solved
 from .nodes import Node
-from .taken import on_its_side
+from .plain_floats import on_its_side
 
 
 class Env(Knowledge):

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bytejit.common import debug, logs, ranges
+from bytejit.common import debug, logs, profiler_ranges
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.graph_script import graph_file, read_only
 from bytejit.common.where import Where
 from bytejit.options import Options
-from bytejit.runtime.places import Named
+from bytejit.runtime.region_names import Named
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ class Region:
     def ops(self) -> list[Any]:
         """The targets of the graph's calls, in order."""
         nodes = () if self.graph is None else self.graph.graph.nodes
-        return [n.target for n in nodes if n.op.startswith("call_") and n.target not in ranges.NODES]
+        return [n.target for n in nodes if n.op.startswith("call_") and n.target not in profiler_ranges.NODES]
 
     @property
     def through_torch(self) -> str:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from bytejit.codegen.aten.recorded_values import Bound, Root, is_view
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
-from bytejit.common import attention_choice, inference, ranges
+from bytejit.common import attention_choice, inference, profiler_ranges
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.checkpointed import Checkpointed
@@ -28,13 +28,13 @@ from bytejit.shapes import symbols
 from bytejit.shapes.symbols import manner_of
 
 from .applied_functions import applied
+from .checkpointed_parts import checkpointed
 from .decompositions import RULES
 from .encoder_layers import IN_PARTS, in_parts
 from .float_marks import with_marks
 from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check
 from .mutation import CannotNormalise
-from .recomputed import checkpointed
 from .recorder import Recorder
 from .rewrite import drop_dead
 from .whole_functions import PADS, differentiates, pad, stays_whole, whole
@@ -139,7 +139,7 @@ class FakeRun:
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
         # what came of it is known: `GraphInfo.inference`; ranges of a profiler are around the whole
-        if node.target in (inference.enter, inference.leave, *ranges.NODES):
+        if node.target in (inference.enter, inference.leave, *profiler_ranges.NODES):
             return None
         if isinstance(node.target, Checkpointed):
             return checkpointed(self.rec, self.part, node.target, args)

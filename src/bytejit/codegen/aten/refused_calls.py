@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .mutation import CannotNormalise
-from .scalars import CONVERTED, INTEGERS, check_scalars
+from .refused_scalars import CONVERTED, INTEGERS, check_scalars
 
 
 def _is_bool(x: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from bytejit.codegen.cpu.sums import CHAIN, sums_of
+from bytejit.codegen.cpu.accumulation import CHAIN, sums_of
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from bytejit.codegen.cpu.sums import Sums, accumulator, emptied
+from bytejit.codegen.cpu.accumulation import Sums, accumulator, emptied
 from bytejit.codegen.emit import common
 from bytejit.codegen.emit.text import Text
 from bytejit.codegen.loops.expr import Expr

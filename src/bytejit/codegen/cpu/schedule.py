@@ -22,7 +22,7 @@ from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, known, 
 from bytejit.common.dtypes import acc_dtype, itemsize
 from bytejit.common.interrupts import poll
 
-from .ranges import in_ranges
+from .concatenated_parts import in_ranges
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers

@@ -20,7 +20,7 @@ from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
-from . import together
+from . import joined_launches
 from .rows import KernelPrinter
 from .source import Launch, TritonSource
 
@@ -47,7 +47,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
             printed[-1] = printer.print()
             scratch = largest(scratch, printer.scratch)
     parts = [part(plan, at, functions) for at, functions in enumerate(printed)]
-    rows_of_parts = {row[0].launch.step: row for row in together.groups(parts, common.segments(plan))}
+    rows_of_parts = {row[0].launch.step: row for row in joined_launches.groups(parts, common.segments(plan))}
     taken = {p.launch.step for row in rows_of_parts.values() for p in row}
     launches: list[Launch] = []
     for at, functions in enumerate(printed):
@@ -77,24 +77,24 @@ class KernelModule:
             self.texts.append(f"@triton.jit\ndef {self.found[key]}({key[0]}):\n{self.first}{f.text.full()}\n")
         return Launch(at, self.found[key], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params)
 
-    def row(self, parts: list[together.LaunchPart]) -> Launch:
+    def row(self, parts: list[joined_launches.LaunchPart]) -> Launch:
         """One launch for several steps."""
-        key, _ = together.joined(parts, "k", "")
+        key, _ = joined_launches.joined(parts, "k", "")
         name = self.found.get(key, f"k{len(self.found)}")
-        text, launch = together.joined(parts, name, self.first)
+        text, launch = joined_launches.joined(parts, name, self.first)
         if key not in self.found:
             self.found[key] = name
             self.texts.append(text)
         return launch
 
 
-def part(plan: Plan, at: int, functions: list[TritonFunction]) -> together.LaunchPart | None:
+def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launches.LaunchPart | None:
     """What a step's functions are as part of a larger launch; None where they stay alone."""
     if len(functions) != 1:
         return None
     (f,) = functions
     launch = Launch(at, "", tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params)
-    return together.part_of(plan, launch, tuple(f.params), f.text.plain())
+    return joined_launches.part_of(plan, launch, tuple(f.params), f.text.plain())
 
 
 def signature(f: TritonFunction) -> str:

@@ -38,8 +38,8 @@ from bytejit.codegen.cpu.schedule import (
     transposed,
     without,
 )
-from bytejit.codegen.cuda.forward import Overlap, barriers, forward, kept
 from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
+from bytejit.codegen.cuda.store_forwarding import Overlap, barriers, forward, kept
 from bytejit.codegen.cuda.tiles import (
     COLUMNS,
     LOOP,

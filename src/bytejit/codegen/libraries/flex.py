@@ -20,7 +20,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     specs_of,
 )
-from bytejit.codegen.cuda.places import function_of_places
+from bytejit.codegen.cuda.score_functions import function_of_places
 from bytejit.codegen.ops.table import table
 
 from .choices import Choices

@@ -24,7 +24,7 @@ from .padding import pad_products
 from .row_attention import take_row_attentions
 from .row_products import take_row_products
 from .stream_layouts import lay_out_streams
-from .sums import join_sums
+from .sums_of_products import join_sums
 
 
 def choose_libraries(

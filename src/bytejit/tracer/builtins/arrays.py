@@ -16,11 +16,11 @@ import torch
 from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var
-from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.sizes.numpy_numbers import plain_number

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
-from bytejit.tracer.core.words import shown_name, words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ranges
+from bytejit.common import profiler_ranges
 from bytejit.common.identity import IdentityMap
 from bytejit.common.registry import graph_break
 from bytejit.tracer.core.tracer import Tracer
@@ -133,11 +133,11 @@ class Range(contextlib.ContextDecorator):
         self.name, self.args = name, args
 
     def __enter__(self) -> Range:
-        ranges.enter(self.name, self.args)
+        profiler_ranges.enter(self.name, self.args)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        ranges.leave()
+        profiler_ranges.leave()
 
 
 @replaces(torch.profiler.record_function)

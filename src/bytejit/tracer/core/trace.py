@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ambient_kinds, inference, ranges
+from bytejit.common import ambient_kinds, inference, profiler_ranges
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.graph_modules import module_of
 from bytejit.common.overriding import overrides
@@ -163,7 +163,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         t.guards,
         lambda at: replay.write(at, way.values, way.last),
         len(outputs),
-        sum(n.target not in ranges.NODES for n in calls),
+        sum(n.target not in profiler_ranges.NODES for n in calls),
         way.point,
         stop.cause,
         stop.where,
@@ -260,7 +260,7 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
     if t.region:
         calls = [(inference.leave_all, (t.region,)), *calls, (torch._C._set_grad_enabled, (t.grad_at_start,))]
     if t.ranges:
-        calls.insert(0, (ranges.leave_all, (t.ranges,)))
+        calls.insert(0, (profiler_ranges.leave_all, (t.ranges,)))
     return tuple(calls)
 
 

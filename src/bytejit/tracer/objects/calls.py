@@ -18,6 +18,7 @@ from bytejit.compat import numpy_types
 from bytejit.guards.sources import Attr
 from bytejit.tracer.builtins.argument_counts import check_count, describe
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.frame import Frame, bind
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import REPLACED
@@ -39,7 +40,6 @@ from bytejit.tracer.core.values import (
     Var,
     expect,
 )
-from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.objects.pure_functions import is_pure
 from bytejit.tracer.torch.operations import is_torch_function
 

@@ -18,6 +18,7 @@ from bytejit.common.registry import seen_as
 from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.sources import InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -34,7 +35,6 @@ from bytejit.tracer.core.values import (
     Var,
     expect,
 )
-from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.class_stubs import (
     NOT_IN_CLASSES,
     PLAIN_BASES,

@@ -16,6 +16,7 @@ from bytejit.common import special_cases
 from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource, Source, dict_item
+from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
@@ -34,7 +35,6 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.core.versions import NAMES_THE_KEY
-from bytejit.tracer.core.words import shown_name, words
 
 from .class_facts import class_attribute
 from .identities import fixed, keyed

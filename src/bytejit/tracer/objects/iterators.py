@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -26,7 +27,6 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
-from bytejit.tracer.core.words import shown_name
 
 from .class_facts import class_lookup
 from .containers import is_constant

@@ -12,6 +12,7 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import SIGNALS, Break
 from bytejit.tracer.core.texts import TextVar, text_of
@@ -29,7 +30,6 @@ from bytejit.tracer.core.values import (
     Var,
     expect,
 )
-from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import types
 
+from bytejit.tracer.core.descriptions import OF_OWN_KIND
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, SeqVar, SetVar, Var
-from bytejit.tracer.core.words import OF_OWN_KIND
 
 from .class_facts import MISSING, class_lookup
 from .containers import base_of

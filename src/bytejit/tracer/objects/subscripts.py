@@ -12,6 +12,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.type_forms import FORMS
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
@@ -28,7 +29,6 @@ from bytejit.tracer.core.values import (
     expect,
 )
 from bytejit.tracer.core.versions import CONTAINER
-from bytejit.tracer.core.words import words
 
 from .changing_keys import lacks, picked
 from .class_facts import class_lookup

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from bytejit.common import ambient_kinds, attention_choice, ranges, registry, special_cases
+from bytejit.common import ambient_kinds, attention_choice, profiler_ranges, registry, special_cases
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -233,7 +233,7 @@ def is_floating_point(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var
     return t.values.constant(expect(args[0], TensorVar, "torch.is_floating_point of what is no tensor").fake.is_floating_point())
 
 
-@models(ranges.enter)
+@models(profiler_ranges.enter)
 def enter_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A range of the profiler, which the graph opens. Where the graph raises, those that it has opened are ended."""
     name, said = t.const(args[0]), t.const(args[1])
@@ -241,7 +241,7 @@ def enter_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         raise Break("torch.profiler.record_function of what is no text")
     if not t.ranges:
         t.ranges = next(_regions)
-    return t.tensors.effect_only(ranges.enter, None, (name, said, t.ranges), {})
+    return t.tensors.effect_only(profiler_ranges.enter, None, (name, said, t.ranges), {})
 
 
 @models(torch.profiler.record_function.__enter__)
@@ -268,9 +268,9 @@ def mark_step(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return NONE
 
 
-@models(ranges.leave)
+@models(profiler_ranges.leave)
 def leave_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.tensors.effect_only(ranges.leave, None, (), {})
+    return t.tensors.effect_only(profiler_ranges.leave, None, (), {})
 
 
 @models(torch._C._log_api_usage_once)

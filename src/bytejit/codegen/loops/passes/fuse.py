@@ -26,9 +26,9 @@ from bytejit.codegen.loops.simplify import (
 from bytejit.codegen.passes import Pass
 
 from . import fuse_kernels
-from .gather import gather
+from .dependencies import Dependencies
 from .inline import inline, transposes
-from .needs import Needs
+from .side_by_side import side_by_side
 from .split import split_axes
 from .uses import drop_dead, reads, writes
 
@@ -37,7 +37,7 @@ SMALL = 4096  # points: a kernel on parameters that may run before all others
 NEAREST = 16  # steps on each side of a step, of those that read a buffer, with which it may become one
 
 
-def merge(loops: Loops, launches: bool = False) -> Loops:
+def merge_kernels(loops: Loops, launches: bool = False) -> Loops:
     """Kernels that share rows become one."""
     return Merger(loops, FEW if launches else 0).run()
 
@@ -49,9 +49,9 @@ def passes(launches: bool = False) -> tuple[Pass, ...]:
         Pass("drop_dead", drop_dead, "first: what nobody reads is no reader"),
         Pass("inline", partial(inline, launches=launches), "before split_axes: it looks at whole expressions"),
         Pass("split_axes", split_axes, "before merge: equal loops must look equal"),
-        Pass("merge", partial(merge, launches=launches)),
+        Pass("merge", partial(merge_kernels, launches=launches)),
         Pass("drop_merged", drop_dead, "values that merged kernels keep to themselves"),
-        *((Pass("gather", gather, "last: the order of what is left"),) if launches else ()),
+        *((Pass("side_by_side", side_by_side, "last: the order of what is left"),) if launches else ()),
     )
 
 
@@ -79,7 +79,7 @@ class Merger:
     """Merges kernels pairwise, the pair that saves most bytes at each reader first, until no pair can."""
 
     def __init__(self, loops: Loops, few: int = 0):
-        self.loops, self.few = loops, few  # few: as in `fuse_kernels.merge`
+        self.loops, self.few = loops, few  # few: as in `fuse_kernels.fuse_pair`
         self.buffers = dict(loops.buffers)
         self.nodes: dict[int, StepNode] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
@@ -108,7 +108,7 @@ class Merger:
         for b in node.writes:
             del self.maker[b]
 
-    def link(self) -> Needs:
+    def link(self) -> Dependencies:
         """Link each step to the steps that it needs. Extern calls keep their order (some draw random numbers)."""
         last, before = None, {}
         for n in self.nodes.values():
@@ -117,7 +117,7 @@ class Merger:
                 if last is not None:
                     before[n.id].add(last)
                 last = n.id
-        return Needs(before, before)
+        return Dependencies(before, before)
 
     def order(self) -> list[int]:
         """Ids in an order that runs; where free, the original one, after small kernels that need nothing: side by
@@ -179,7 +179,7 @@ class Merger:
             other = self.nodes[-i]
             if not self.legal(other, node):
                 continue
-            if self.merge(other, node):
+            if self.merge_pair(other, node):
                 return True
             self.failed[other.id, node.id] = other.merges, node.merges
         return False
@@ -210,12 +210,12 @@ class Merger:
             self.sizes[n] = bytes_of(self.buffers[n])
         return sum(self.sizes[n] for n in names)
 
-    def merge(self, first: StepNode, second: StepNode) -> bool:
+    def merge_pair(self, first: StepNode, second: StepNode) -> bool:
         """One kernel of both, in the second's place; False when their rows do not meet."""
         both = {first.id, second.id}
         outside = {b for b in first.writes | second.writes if b in self.outputs or self.read_apart(b, both)}
         assert isinstance(first.step, Kernel) and isinstance(second.step, Kernel)
-        merged = fuse_kernels.merge(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
+        merged = fuse_kernels.fuse_pair(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
         if merged is None:
             return False
         self.forget(first)

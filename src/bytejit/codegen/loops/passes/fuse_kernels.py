@@ -112,7 +112,7 @@ def meeting_rows(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...
     return tuple(n for n in names if n in free) if image and free else None
 
 
-def merge(
+def fuse_pair(
     first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons, few: int = 0
 ) -> tuple[Kernel, dict[str, Buffer]] | None:
     """One kernel that does both, in order, and the local buffers it needs; None when they do not fit.

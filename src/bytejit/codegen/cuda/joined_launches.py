@@ -7,7 +7,7 @@
         elif pid < 384:
             k5_part(pid - 128, p0, p2, X=4, R=2048)
 
-`loops/passes/gather.py` brings them together. They must touch no memory that another of them writes.
+`loops/passes/side_by_side.py` brings them together. They must touch no memory that another of them writes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bytejit.codegen.cuda.forward import Overlap
+from bytejit.codegen.cuda.store_forwarding import Overlap
 from bytejit.codegen.emit import common
-from bytejit.codegen.loops.passes.gather import MOST, SMALL
+from bytejit.codegen.loops.passes.side_by_side import MOST, SMALL
 from bytejit.codegen.loops.plan import Call, Plan
 
 from .source import Arg, Launch, LaunchConfig

@@ -17,7 +17,7 @@ from bytejit.backends.cpu import CpuTarget
 from bytejit.common.graph_info import info_of
 from bytejit.kernels import cuda_capture, cuda_graphs
 from bytejit.kernels.cuda_graphs import HANDING, Policy, replayed
-from bytejit.kernels.cuda_passes import BackwardReplayer, ForwardReplayer
+from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer
 
 Step = Callable[[nn.Module, torch.optim.Optimizer, int], object]
 

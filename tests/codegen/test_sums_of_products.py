@@ -12,7 +12,7 @@ import bytejit
 from bytejit.backends.surround import fakes_of
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.libraries.choices import Choices
-from bytejit.codegen.libraries.sums import join_sums
+from bytejit.codegen.libraries.sums_of_products import join_sums
 
 r = torch.randn
 

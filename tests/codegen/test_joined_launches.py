@@ -13,12 +13,12 @@ from triton_run import DEVICE, run
 
 import bytejit
 from bytejit.codegen.cuda.emit import emit_triton
-from bytejit.codegen.cuda.forward import Overlap
+from bytejit.codegen.cuda.joined_launches import LaunchPart
 from bytejit.codegen.cuda.source import Launch, LaunchConfig
-from bytejit.codegen.cuda.together import LaunchPart
+from bytejit.codegen.cuda.store_forwarding import Overlap
 from bytejit.codegen.loops.ir import Buffer, Kernel
 from bytejit.codegen.loops.lower import lower
-from bytejit.codegen.loops.passes import gather
+from bytejit.codegen.loops.passes import side_by_side
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.kernels.build_triton import split_module
@@ -79,7 +79,7 @@ def test_steps_keep_their_order_where_one_needs_the_other() -> None:
         return (*made, *out)
 
     before = fuse(lower(aten(fn, *MANY[:6])), launches=False)
-    after = gather.gather(before)
+    after = side_by_side.side_by_side(before)
     assert sorted(map(repr, after.steps)) == sorted(map(repr, before.steps))
     made: set[str] = {n for n in before.inputs if n}
     for step in after.steps:
@@ -91,7 +91,7 @@ def test_steps_keep_their_order_where_one_needs_the_other() -> None:
 
 def test_what_is_too_large_or_may_raise_stays() -> None:
     small = lower(aten(lambda x, i: (x[i], x * 2), r(4, 4), torch.tensor([0, 1])))
-    found = {step.ops[0].split(".")[0]: gather.is_small(step, small.buffers) for step in small.steps}
+    found = {step.ops[0].split(".")[0]: side_by_side.is_small(step, small.buffers) for step in small.steps}
     assert found == {"index": False, "mul": True}
 
 

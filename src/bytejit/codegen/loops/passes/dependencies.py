@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Needs:
+class Dependencies:
     """before: what each step needs directly; after: what needs it directly; at: places, each step behind all that it needs."""
 
     def __init__(self, before: dict[int, set[int]], order: Iterable[int]):

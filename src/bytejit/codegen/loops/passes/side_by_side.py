@@ -40,7 +40,7 @@ class KernelGroup:
         return not self.writes.isdisjoint(reads(step)) or not made.isdisjoint(self.reads | self.writes)
 
 
-def gather(loops: Loops) -> Loops:
+def side_by_side(loops: Loops) -> Loops:
     """The same steps in another order."""
     groups: list[KernelGroup] = []
     for step in loops.steps:
