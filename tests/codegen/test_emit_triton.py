@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from graphs import aten
 
+from bytejit.codegen.cuda import rows
 from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.cuda.expressions import constant
 from bytejit.codegen.cuda.main import runnable
@@ -122,6 +123,36 @@ def test_ways_of_running() -> None:
     assert modes("softmax") == modes("norm_gelu") == modes("softmax_columns") == ["rows"]
     assert modes("softmax_looped") == modes("softmax_long_columns") == ["looped rows"]
     assert modes("softmax_split") == modes("arg_split") == ["looped split"]
+
+
+def normalised(x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    v, m = torch.var_mean(x, 0)
+    return (x - m) * torch.rsqrt(v + 1e-5) * w, mean * 0.9 + m * 0.1, v.sqrt()
+
+
+IN_PARTS = {
+    "rows": (lambda x: x - x.mean(1, True), (r(3, 50257),)),
+    "all": (lambda x: x / x.norm(), (r(300, 500),)),
+    "columns": (lambda x: x - x.mean(0), (r(5000, 33),)),
+    "moments": (normalised, (r(5000, 33), r(33), r(33))),
+    "best": (lambda x: (x - x.gather(0, x.argmax(0, True)), x.argmin(0)), (r(5000, 20),)),
+    "truth": (lambda x: x * (x > 3).any(0), (r(5000, 20),)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_parts_that_many_programs_need_are_combined_once(name: str, monkeypatch) -> None:
+    fn, args = IN_PARTS[name]
+    args = tuple(a.to(DEVICE) for a in args)
+    plan = check_plan(schedule_cuda(fuse(lower(aten(fn, *args)), launches=True), Machine("cuda", 24, 16, 50 << 20)))
+    few = len(emit_triton(plan).launches)
+    monkeypatch.setattr(rows, "MOST_COMBINED", 0)
+    source = emit_triton(plan)
+    assert any(s.schedule.mode == "split" for s in plan.steps if isinstance(s, Call)) and len(source.launches) == few + 1
+    got, _ = run(plan, source, list(args))
+    expected = fn(*args)
+    for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("name", ["softmax", "norm_gelu", "rms_norm", "logsumexp"])

@@ -10,17 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 from bytejit.codegen.cuda.function import TritonFunction
+from bytejit.codegen.cuda.tiles import TILE, Tile, power
 from bytejit.codegen.emit import common
+from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce
+from bytejit.common.dtypes import itemsize
 
 from .expressions import constant, fold, scan, tl_type
 from .kernel import ceil_div, product, size_text
 from .looped import MOST_I64, LoopedRows
 
+MOST_COMBINED = 8 << 20  # bytes of parts that all programs of a launch read from L2: the time of a launch
+
 
 class KernelPrinter(LoopedRows):
-    """Prints any `Call`."""
+    """Prints any `Call`. combined: where results of a split row are that a launch has put together, and their dtypes."""
+
+    combined: dict[str, tuple[Any, str]]
 
     def print(self) -> list[TritonFunction]:
         if self.sched.mode in ("points", "tiles"):
@@ -73,11 +80,14 @@ class KernelPrinter(LoopedRows):
     def split(self) -> None:
         """A launch for each nest over inner axes; nests without run in the next one, once."""
         parts, waiting = self.sched.parts, []
-        self.partial = {}
+        self.partial, self.combined = {}, {}
         for p in self.kernel.nests:
             if not p.axes:
                 waiting.append(p)
                 continue
+            if self.combines_too_often():
+                self.row_launch(waiting, self.uncombined())
+                waiting = []
             self.start()
             self.f.text.add(f"part = pid % {parts}")
             self.rows(f"(pid // {parts})")
@@ -89,12 +99,42 @@ class KernelPrinter(LoopedRows):
             used = (("X",) if not self.sched.single else ()) + (space,)
             self.finish(lambda tile: product((Axis("", ceil_div(self.total, tile["X"])), Axis("", parts))), used)
         if waiting:
-            self.start()
-            self.rows()
-            for q in waiting:
-                self.print_nest(q)
-            self.f.tiles = self.f.tiles[:1]
-            self.finish(lambda tile: ceil_div(self.total, tile["X"]), ("X",) if not self.sched.single else ("",))
+            self.row_launch(waiting, [])
+
+    def row_launch(self, nests: list[LoopNest], results: list[str]) -> None:
+        """A launch over rows alone: some reductions' results for the launches after it, and nests without inner axes."""
+        self.start()
+        lanes = power(self.sched.parts)
+        x = max(1, min(self.sched.tiles[0]["X"], TILE // lanes))
+        self.f.tiles = (Tile((("X", x),), max(1, min(8, x * lanes // 256))),)
+        self.rows()
+        for name in results:
+            self.gather(name)
+            dtype = self.reduction(name).dtype
+            self.combined[name] = self.reserve(self.total, dtype), dtype
+            value = self.f.refs[name, None]
+            value = value if self.sched.single else f"tl.broadcast_to({value}, [X, 1])"
+            mask = self.mask_of(frozenset("x"))
+            place = f"{self.scratch_pointer(*self.combined[name])} + x"
+            self.f.text.add(f"tl.store({place}, {value}{f', mask={mask}' if mask else ''})")
+        for q in nests:
+            self.print_nest(q)
+        self.finish(lambda tile: ceil_div(self.total, tile["X"]), ("X",) if not self.sched.single else ("",))
+
+    def reduction(self, name: str) -> Reduce:
+        """The reduction with this name, that an earlier launch left in parts."""
+        return next(r for _, _, r in self.partial.values() if r.name == name)
+
+    def uncombined(self) -> list[str]:
+        """The reductions that are there in parts only."""
+        return [n for n in dict.fromkeys(r.name for _, _, r in self.partial.values()) if n not in self.combined]
+
+    def combines_too_often(self) -> bool:
+        """Whether the programs of the next launch, each of which would combine the parts of its row, read so much that a launch
+        of its own is cheaper."""
+        waiting, parts = self.uncombined(), self.sched.parts
+        each = sum(itemsize(dtype) for _, dtype, r in self.partial.values() if r.name in waiting)
+        return ix.hint(self.total) * parts * parts * each > MOST_COMBINED
 
     # ---- nests ---------------------------------------------------------------------------------------------------
     def print_nest(self, p: LoopNest, also: str = "") -> None:
@@ -111,13 +151,16 @@ class KernelPrinter(LoopedRows):
 
     def prepare(self, p: LoopNest) -> None:
         """Results of earlier launches that the nest reads (split)."""
-        if self.sched.mode == "split":
-            for e in common.walk(p.roots()):
-                if (
-                    e.kind == "ref"
-                    and (e.name, None) not in self.f.refs
-                    and (e.name in self.partial or (e.name, 0) in self.partial)
-                ):
+        if self.sched.mode != "split":
+            return
+        for e in common.walk(p.roots()):
+            if e.kind == "ref" and (e.name, None) not in self.f.refs:
+                if e.name in self.combined:
+                    mask = self.mask_of(frozenset("x"))
+                    name = self.f.refs[e.name, None] = self.fresh("m")
+                    place = f"{self.scratch_pointer(*self.combined[e.name])} + x"
+                    self.f.text.add(f"{name} = tl.load({place}{f', mask={mask}' if mask else ''})")
+                elif e.name in self.partial or (e.name, 0) in self.partial:
                     self.gather(e.name)
 
     def inner(self, p: LoopNest, base: str, mask: str | None) -> None:
