@@ -117,3 +117,13 @@ def test_every_row_has_one_in_the_op_table() -> None:
     for row in POINTWISE.values():
         for overload in row.overloads:
             assert f"aten.{overload}" in by_aten or f"aten.{overload}.default" in by_aten, overload
+
+
+def test_a_rule_that_follows_from_a_row_stands_there_alone() -> None:
+    """Rows of kind pointwise say dtype and operands: their shape rules are derived."""
+    derived = {f"aten.{overload}" for row in POINTWISE.values() for overload in row.overloads}
+    rules = {name.replace("::", ".", 1) for name in ROWS}
+    rules |= {f"{name}.default" for name in rules}
+    derived |= {f"{name}.default" for name in derived}
+    twice = [o for o, row in table().by_aten.items() if row.kind == "pointwise" and o in rules and o not in derived]
+    assert not twice, twice

@@ -17,10 +17,10 @@ class PointwiseOp:
     be tensors; numbers behind them are parameters.
 
     result: the dtype of the result: "same" as the operands' common dtype, "float" (whole numbers become floats), "bool".
-    of: which operands the rule serves: "any", "numbers" (no bools), "floats", "positive" (floats, with parameters above 0:
-    eager refuses others), "whole" (integers and bools), "alike" (of one float dtype). For others torch's meta kernel infers
-    or raises. leads: the operand that the result is laid out as, where their layouts differ. copies: the result is laid out as
-    `empty_like` of the operand, which keeps strides of dims of size 1.
+    of: which operands the rule serves: "any", "numbers" (no bools), "real" (neither bools nor complex numbers), "floats",
+    "positive" (floats, with parameters above 0: eager refuses others), "whole" (integers and bools), "alike" (of one float
+    dtype). For others torch's meta kernel infers or raises. leads: the operand that the result is laid out as, where their
+    layouts differ. copies: the result is laid out as `empty_like` of the operand, which keeps strides of dims of size 1.
     """
 
     name: str
@@ -45,6 +45,7 @@ _GRADIENTS = "gelu silu sigmoid tanh hardtanh hardsigmoid mish hardswish softplu
 
 _ROWS = (
     *(PointwiseOp(n, (n,), of="numbers") for n in _ALONE.split()),
+    PointwiseOp("abs", ("abs",), of="real"),
     PointwiseOp("nan_to_num", ("nan_to_num",), copies=True),
     PointwiseOp("sign", ("sign", "sgn")),
     PointwiseOp("not", ("bitwise_not",), of="whole"),

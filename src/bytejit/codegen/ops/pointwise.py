@@ -61,7 +61,7 @@ op(
 op("neg", **known("neg"), cpp="-{0}", triton="bj_neg({0})", ref=torch.neg)
 op(
     "abs",
-    aten("abs"),
+    **known("abs"),
     ref=torch.abs,
     cpp={"float": "bj::abs({0})", "int": "bj::abs({0})", "u8": "{0}"},
     triton={"float": "tl.abs({0})", "int": "tl.abs({0})", "u8": "{0}"},

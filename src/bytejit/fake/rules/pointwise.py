@@ -26,6 +26,12 @@ def _number(x: HasMeta, *rest: Any, **options: Any) -> Meta:
     return elementwise((x,), x.m.dtype)
 
 
+def _real_number(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+    if x.m.dtype.is_complex:
+        raise NeedsMeta
+    return _number(x)
+
+
 def _float_dtype(x: HasMeta, *rest: Any, **options: Any) -> Meta:
     return elementwise((x,), to_float(x.m.dtype))
 
@@ -147,6 +153,7 @@ def _number_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
 RULES: dict[tuple, Callable[..., Meta]] = {
     (1, "same", "any", 0): _same_dtype,
     (1, "same", "numbers", 0): _number,
+    (1, "same", "real", 0): _real_number,
     (1, "same", "floats", 0): _only_float,
     (1, "same", "positive", 0): _positive,
     (1, "same", "whole", 0): _whole,
@@ -215,12 +222,6 @@ def _fill(x: HasMeta, value: Operand) -> Meta:
     if isinstance(value, complex) and not x.m.dtype.is_complex:
         raise NeedsMeta
     return x.m
-
-
-@row("abs")
-def _abs(x: HasMeta) -> Meta:
-    dtype = x.m.dtype
-    return elementwise((x,), dtype.to_real() if dtype.is_complex else dtype)
 
 
 @row("pow.Scalar")
