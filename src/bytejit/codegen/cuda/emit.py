@@ -11,6 +11,7 @@ telling kernels apart. Nothing here imports triton.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.cuda.function import TritonFunction
@@ -79,13 +80,11 @@ class KernelModule:
 
     def row(self, parts: list[joined_launches.LaunchPart]) -> Launch:
         """One launch for several steps."""
-        key, _ = joined_launches.joined(parts, "k", "")
-        name = self.found.get(key, f"k{len(self.found)}")
-        text, launch = joined_launches.joined(parts, name, self.first)
-        if key not in self.found:
-            self.found[key] = name
-            self.texts.append(text)
-        return launch
+        kernel, launch = joined_launches.joined(parts)
+        if kernel not in self.found:
+            self.found[kernel] = f"k{len(self.found)}"
+            self.texts.append(kernel.text(self.found[kernel], self.first))
+        return replace(launch, kernel=self.found[kernel])
 
 
 def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launches.LaunchPart | None:

@@ -77,29 +77,42 @@ def fits(row: list[LaunchPart], part: LaunchPart) -> bool:
     return len(row) < MOST and len(args) <= PARAMS and all(part.apart(p) for p in row)
 
 
-def joined(row: list[LaunchPart], name: str, first: str) -> tuple[str, Launch]:
-    """The text of one kernel for a row of parts, those of its parts with it, and its launch. first: the line that a kernel begins
-    with."""
+@dataclass(frozen=True)
+class JoinedKernel:
+    """One kernel for a row of parts: its signature, the functions of its parts (parameters, lines), each once, and which program
+    calls which of them. Equal ones are one kernel."""
+
+    signature: str
+    functions: tuple[tuple[str, str], ...]
+    branches: tuple[tuple[int, int, str], ...]  # (end of the programs, number of the function, arguments)
+
+    def text(self, name: str, first: str) -> str:
+        """The functions and the kernel. first: the line that a kernel begins with."""
+        out = [f"@triton.jit\ndef {name}_{i}({head}):\n{part_text(body)}\n" for i, (head, body) in enumerate(self.functions)]
+        lines = []
+        for end, function, given in self.branches:
+            lines += [f"    {'elif' if lines else 'if'} pid < {end}:", f"        {name}_{function}({given})"]
+        out.append(f"@triton.jit\ndef {name}({self.signature}):\n{first}{PID}\n" + "\n".join(lines) + "\n")
+        return "\n\n".join(out)
+
+
+def joined(row: list[LaunchPart]) -> tuple[JoinedKernel, Launch]:
+    """One kernel for a row of parts, and its launch, which has no name yet."""
     args: dict[Arg, str] = {}
-    texts: dict[tuple[str, str], str] = {}
-    lines, start = [], 0
+    functions: dict[tuple[str, str], int] = {}
+    branches, start = [], 0
     for part in row:
         launch = part.launch
         names = [args.setdefault(a, f"a{len(args)}") for a in launch.args]
         constants = dict(launch.constants)
         head = ", ".join(["pid", *part.params, *(f"{n}: tl.constexpr" for n in constants)])
-        key = head, part.body
-        if key not in texts:
-            texts[key] = f"{name}_{len(texts)}"
-        end = start + launch.grid[0]
+        function = functions.setdefault((head, part.body), len(functions))
         given = ", ".join([f"pid - {start}" if start else "pid", *names, *(f"{n}={v}" for n, v in constants.items())])
-        lines += [f"    {'elif' if start else 'if'} pid < {end}:", f"        {texts[key]}({given})"]
-        start = end
-    out = [f"@triton.jit\ndef {own}({head}):\n{part_text(body)}\n" for (head, body), own in texts.items()]
+        start += launch.grid[0]
+        branches.append((start, function, given))
     signature = ", ".join(f'{n}: "{a.type}"' for a, n in args.items())
-    out.append(f"@triton.jit\ndef {name}({signature}):\n{first}{PID}\n" + "\n".join(lines) + "\n")
     config = LaunchConfig((), max(p.launch.warps for p in row), max(p.launch.stages for p in row), (start,))
-    return "\n\n".join(out), Launch(row[0].launch.step, name, tuple(args), config)
+    return JoinedKernel(signature, tuple(functions), tuple(branches)), Launch(row[0].launch.step, "", tuple(args), config)
 
 
 def part_text(body: str) -> str:
