@@ -12,7 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import fx
@@ -50,16 +50,21 @@ def single(x: float) -> float:
         return x
 
 
+class TakenFloat(NamedTuple):
+    """A symbolic float that torch's C++ asked for."""
+
+    mark: float
+    symbol: torch.SymFloat
+
+
 class FloatMarks:
     """The marks of one recording. apart: whether they lie far from the values that the graph was traced with."""
 
     def __init__(self, env: Any, apart: bool) -> None:
         self.env, self.apart = env, apart
-        self.taken: dict[Any, float] = {}  # expression -> its mark
+        self.taken: dict[Any, TakenFloat] = {}  # by expression
         # a mark, or what was computed of one -> the function, the symbol; the second: of marks rounded to a float32
         self.names: tuple[dict[float, tuple], dict[float, tuple]] = {}, {}
-        self.numbers: list[Any] = []
-        self.symbols: dict[Any, torch.SymFloat] = {}
 
     @contextmanager
     def given(self) -> Iterator[None]:
@@ -75,13 +80,11 @@ class FloatMarks:
         at = self.env.on_its_side(number)
         if number.constant is not None:
             return at
-        mark = self.taken.get(number.value)
-        if mark is None:
-            mark = self.taken[number.value] = self.mark(at)
-            self.numbers.append(number)
-            self.symbols[number.value] = torch.SymFloat(number)
-            self.name(mark, self.symbols[number.value])
-        return mark
+        found = self.taken.get(number.value)
+        if found is None:
+            found = self.taken[number.value] = TakenFloat(self.mark(at), torch.SymFloat(number))
+            self.name(found)
+        return found.mark
 
     def mark(self, at: float) -> float:
         """A number with an odd tail, on the same side of 0 and 1; of two numbers the greater has the greater mark."""
@@ -91,12 +94,12 @@ class FloatMarks:
         found = at * (1 + tail)
         return found if (found < 1) == (at < 1) else at * (1 - tail)
 
-    def name(self, mark: float, symbol: torch.SymFloat) -> None:
-        """Know a mark and what may be computed of it."""
-        for names, at in zip(self.names, (mark, single(mark))):
+    def name(self, found: TakenFloat) -> None:
+        """Note what a mark, and each number that may be computed from it, stands for."""
+        for names, at in zip(self.names, (found.mark, single(found.mark))):
             for function in DERIVED:
                 with suppress(ArithmeticError, ValueError):
-                    names.setdefault(function(at), (function, symbol))
+                    names.setdefault(function(at), (function, found.symbol))
 
     def named(self, x: Any, narrow: bool) -> Any:
         """Arguments of an operation with symbols for marks. narrow: it computes in float32 at most."""
@@ -132,8 +135,8 @@ def with_marks(gm: fx.GraphModule, record: Callable[[FloatMarks | None], T], gra
         again = record(other)
     if _agree(graph_of(found), graph_of(again), made, other):
         return found
-    for number in made.numbers:
-        number.float_()
+    for taken in made.taken.values():
+        taken.symbol.node.float_()
     return record(None)
 
 
@@ -164,7 +167,7 @@ class Pairs:
 
     def __init__(self, made: FloatMarks, other: FloatMarks, at: list[dict[fx.Node, int]]) -> None:
         self.at, self.sizes = at, Sizes()
-        self.marks = [(m, other.taken.get(e), made.symbols[e]) for e, m in made.taken.items()]
+        self.marks = [(a.mark, other.taken[e].mark, a.symbol) for e, a in made.taken.items() if e in other.taken]
 
     def one(self, x: Any, y: Any) -> Any:
         """What stands for both. Raises: RecordingsDiffer."""
