@@ -96,36 +96,43 @@ def _weight(w: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     return (w, row, PLAIN) if step == 1 else (w, step, FLIPPED)
 
 
-def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """linear(x, w, b=None, epilogue=0, out=None) -> y, contiguous, in `out` when given. x [..., K]; w [N, K] of any strides:
-    read in place when dense along a dimension, else copied first. All float32 on the CPU. epilogue: a value of EPILOGUES."""
+def _product(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
+    """product(x, n, k, b, out, epilogue, weight, distance, form) -> y: one call of the compiled product."""
     run = calls["linear"]
     threads = torch.get_num_threads
 
-    def linear(
-        x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, epilogue: int = 0, out: torch.Tensor | None = None
+    def product(
+        x: torch.Tensor,
+        n: int,
+        k: int,
+        b: torch.Tensor | None,
+        out: torch.Tensor | None,
+        epilogue: int,
+        weight: torch.Tensor,
+        distance: int,
+        form: int,
     ) -> torch.Tensor:
-        n, k = w.shape
-        w, distance, form = _weight(w)
         if not x.is_contiguous():
             x = x.contiguous()
         y = torch.empty((*x.shape[:-1], n)) if out is None else out
         m = y.numel() // n if n else 0
         if m:
-            run(
-                x.data_ptr(),
-                m,
-                k,
-                threads(),
-                w.data_ptr(),
-                0 if b is None else b.data_ptr(),
-                y.data_ptr(),
-                n,
-                distance,
-                form,
-                epilogue,
-            )
+            bias = 0 if b is None else b.data_ptr()
+            run(x.data_ptr(), m, k, threads(), weight.data_ptr(), bias, y.data_ptr(), n, distance, form, epilogue)
         return y
+
+    return product
+
+
+def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
+    """linear(x, w, b=None, epilogue=0, out=None) -> y, contiguous, in `out` when given. x [..., K]; w [N, K] of any strides:
+    read in place when dense along a dimension, else copied first. All float32 on the CPU. epilogue: a value of EPILOGUES."""
+    product = _product(calls)
+
+    def linear(
+        x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, epilogue: int = 0, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return product(x, *w.shape, b, out, epilogue, *_weight(w))
 
     return linear
 
@@ -157,8 +164,7 @@ def make_linears(calls: dict[str, Callable]) -> Callable[..., list[torch.Tensor]
 def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
     """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, epilogue=0, out=None)
     -> y."""
-    run, pack_into, width = calls["linear"], calls["pack"], calls["width"]()
-    threads = torch.get_num_threads
+    product, pack_into, width = _product(calls), calls["pack"], calls["width"]()
 
     def pack(w: torch.Tensor) -> torch.Tensor:
         n, k = w.shape
@@ -175,25 +181,7 @@ def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor]
         epilogue: int = 0,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if not x.is_contiguous():
-            x = x.contiguous()
         k = panels.shape[1]
-        y = torch.empty((*x.shape[:-1], n)) if out is None else out
-        m = y.numel() // n if n else 0
-        if m:
-            run(
-                x.data_ptr(),
-                m,
-                k,
-                threads(),
-                panels.data_ptr(),
-                0 if b is None else b.data_ptr(),
-                y.data_ptr(),
-                n,
-                k,
-                PACKED,
-                epilogue,
-            )
-        return y
+        return product(x, n, k, b, out, epilogue, panels, k, PACKED)
 
     return pack, linear
