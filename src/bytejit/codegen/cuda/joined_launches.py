@@ -89,7 +89,7 @@ class JoinedKernel:
     def text(self, name: str, first: str) -> str:
         """The functions and the kernel. first: the line that a kernel begins with."""
         out = [f"@triton.jit\ndef {name}_{i}({head}):\n{part_text(body)}\n" for i, (head, body) in enumerate(self.functions)]
-        lines = []
+        lines: list[str] = []
         for end, function, given in self.branches:
             lines += [f"    {'elif' if lines else 'if'} pid < {end}:", f"        {name}_{function}({given})"]
         out.append(f"@triton.jit\ndef {name}({self.signature}):\n{first}{PID}\n" + "\n".join(lines) + "\n")
