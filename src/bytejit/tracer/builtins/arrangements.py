@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from bytejit.tracer.objects.calls import replaces
+from bytejit.tracer.core.models import replaces
 
 from .lazy_iterators import iterates
 

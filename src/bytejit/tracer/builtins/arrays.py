@@ -17,11 +17,11 @@ from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import words
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var
-from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.sizes.numpy_numbers import plain_number
 
@@ -235,7 +235,7 @@ def _tensor_of(function: Callable, shares: bool) -> None:
             named["dtype"] = Known(dtype)
         return t.tensors.call_tensor_op(torch.tensor, [data, *args[1:]], named)
 
-    HANDLERS[function] = make
+    MODELS[function] = make
 
 
 for _function, _shares in ((torch.tensor, False), (torch.as_tensor, True), (torch.asarray, True), (torch.from_numpy, True)):
@@ -305,7 +305,7 @@ def unravel_index(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _folded(function: Callable) -> None:
-    HANDLERS[function] = lambda t, args, kwargs: t.numpy_arrays.array_call(function, args, kwargs)
+    MODELS[function] = lambda t, args, kwargs: t.numpy_arrays.array_call(function, args, kwargs)
 
 
 for _space in numpy_types.namespaces():

@@ -7,11 +7,11 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar, Var
 from bytejit.tracer.core.versions import NAMES_THE_KEY
-from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.changing_keys import lacks, picked
 from bytejit.tracer.objects.containers import base_of, key_of
 
@@ -53,7 +53,7 @@ def _dict_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return fill_dict(t, DictVar({}, cls), args, kwargs)
 
-    HANDLERS[cls] = make
+    MODELS[cls] = make
 
 
 _dict_of(dict)
@@ -95,7 +95,7 @@ def on_dict(*names: str) -> Callable:
     def register(handler: Callable) -> Callable:
         for name in names:
             for m in dict_methods(name):
-                HANDLERS[m] = lambda t, args, kwargs: handler(t, _dict_base(t, args[0]), args[1:], kwargs) or NONE
+                MODELS[m] = lambda t, args, kwargs: handler(t, _dict_base(t, args[0]), args[1:], kwargs) or NONE
         return handler
 
     return register
@@ -175,7 +175,7 @@ def defaultdict_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(*dict_methods("__ior__"))
 def dict_ior(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    HANDLERS[dict.update](t, args, {})
+    MODELS[dict.update](t, args, {})
     return args[0]
 
 
@@ -222,7 +222,7 @@ def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
             return Known(NotImplemented)
         made = _own_copy(t, args[0])
         if merging:
-            HANDLERS[dict.update](t, [made, args[1]], {})
+            MODELS[dict.update](t, [made, args[1]], {})
         return made
 
     return run
@@ -231,7 +231,7 @@ def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
 COPIES: tuple[Any, ...] = (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__)
 UNIONS: tuple[Any, ...] = (OD.__or__, collections.defaultdict.__or__)
 for _method in (*COPIES, *UNIONS):
-    HANDLERS[_method] = _of_own_kind(HANDLERS[_method], merging=_method in UNIONS)
+    MODELS[_method] = _of_own_kind(MODELS[_method], merging=_method in UNIONS)
 
 
 @models(OD.move_to_end)
@@ -264,13 +264,13 @@ for _kind in ("keys", "values", "items"):
         return DictView(d, kind)
 
     for _method in dict_methods(_kind):
-        HANDLERS[_method] = _view
+        MODELS[_method] = _view
 
 
 def _disjoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(not t.iteration.until(args[1], lambda v: t.subscripts.contains(args[0], v)))
 
 
-HANDLERS[type({}.keys()).isdisjoint] = HANDLERS[type({}.items()).isdisjoint] = _disjoint
+MODELS[type({}.keys()).isdisjoint] = MODELS[type({}.items()).isdisjoint] = _disjoint
 for _kind in ("get", "keys", "items", "values"):
-    HANDLERS[getattr(types.MappingProxyType, _kind)] = HANDLERS[getattr(dict, _kind)]
+    MODELS[getattr(types.MappingProxyType, _kind)] = MODELS[getattr(dict, _kind)]

@@ -6,7 +6,7 @@ import bisect
 import heapq
 from typing import Any
 
-from bytejit.tracer.objects.calls import replaces
+from bytejit.tracer.core.models import replaces
 
 
 # the heap functions of the standard library's own Python version, which C versions stand in for; no stub has their helpers

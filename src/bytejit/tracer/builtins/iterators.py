@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects import generators
-from bytejit.tracer.objects.calls import HANDLERS, models
 
 from .sequences import list_sort
 
@@ -202,7 +202,7 @@ def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
             raise t.fold_error(function, [])
         return t.values.real(best)
 
-    HANDLERS[function] = pick
+    MODELS[function] = pick
 
 
 _extreme(builtins.max, "gt", lambda *numbers: functools.reduce(torch.sym_max, numbers))

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from bytejit.tracer.core.table import REPLACED
-from bytejit.tracer.objects.calls import replaces
+from bytejit.tracer.core.models import REPLACED, replaces
 
 from .polyfills import STAYING
 

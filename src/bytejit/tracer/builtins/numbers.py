@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from bytejit.tracer.core.descriptions import shown_name, words
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
-from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.external_lists import length
@@ -63,7 +63,7 @@ def _number(cls: type, special: tuple[str, ...]) -> None:
                 return t.operators.fold(cls, [] if not isinstance(args[0], DictVar) else {})
             raise Break(f"{cls.__name__}() of {words(args[0])}") from None
 
-    HANDLERS[cls] = make
+    MODELS[cls] = make
 
 
 _number(int, ("__int__", "__index__", "__trunc__"))
@@ -157,7 +157,7 @@ def _text(function: Callable, methods: tuple[str, ...]) -> None:
             raise Break(f"{function.__name__}() of {words(v)}") from None
         return t.operators.fold(function, real, *(t.const(a) for a in args[1:]))
 
-    HANDLERS[function] = make
+    MODELS[function] = make
 
 
 _text(str, ("__str__", "__repr__"))
@@ -236,20 +236,20 @@ def range_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 # ---- the operator module ---------------------------------------------------------------------------------------------
 _f: Any
 for _name, _f in FUNCTIONS.items():
-    if _f not in HANDLERS:  # divmod has its own
-        HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args)
+    if _f not in MODELS:  # divmod has its own
+        MODELS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args)
 for _name, _f in IN_PLACE.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args, in_place=True)
+    MODELS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args, in_place=True)
 for _name, _f in UNARY.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.unary(name, *args)
+    MODELS[_f] = lambda t, args, kwargs, name=_name: t.operators.unary(name, *args)
 for _name, _f in COMPARISONS.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.comparisons.compare(name, *args)
-HANDLERS[operator.getitem] = lambda t, args, kwargs: t.subscripts.getitem(*args)
-HANDLERS[operator.not_] = lambda t, args, kwargs: t.values.constant(not t.comparisons.truth(args[0]))
-HANDLERS[operator.truth] = lambda t, args, kwargs: t.values.constant(t.comparisons.truth(args[0]))
-HANDLERS[operator.is_] = lambda t, args, kwargs: t.values.constant(t.comparisons.is_same(*args))
-HANDLERS[operator.is_not] = lambda t, args, kwargs: t.values.constant(not t.comparisons.is_same(*args))
-HANDLERS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.subscripts.contains(*args))
-HANDLERS[operator.index] = lambda t, args, kwargs: Known(t.subscripts.index(args[0]))
-HANDLERS[operator.setitem] = lambda t, args, kwargs: t.subscripts.setitem(*args) or NONE
-HANDLERS[operator.delitem] = lambda t, args, kwargs: t.subscripts.delitem(*args) or NONE
+    MODELS[_f] = lambda t, args, kwargs, name=_name: t.comparisons.compare(name, *args)
+MODELS[operator.getitem] = lambda t, args, kwargs: t.subscripts.getitem(*args)
+MODELS[operator.not_] = lambda t, args, kwargs: t.values.constant(not t.comparisons.truth(args[0]))
+MODELS[operator.truth] = lambda t, args, kwargs: t.values.constant(t.comparisons.truth(args[0]))
+MODELS[operator.is_] = lambda t, args, kwargs: t.values.constant(t.comparisons.is_same(*args))
+MODELS[operator.is_not] = lambda t, args, kwargs: t.values.constant(not t.comparisons.is_same(*args))
+MODELS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.subscripts.contains(*args))
+MODELS[operator.index] = lambda t, args, kwargs: Known(t.subscripts.index(args[0]))
+MODELS[operator.setitem] = lambda t, args, kwargs: t.subscripts.setitem(*args) or NONE
+MODELS[operator.delitem] = lambda t, args, kwargs: t.subscripts.delitem(*args) or NONE

@@ -15,9 +15,9 @@ import torch
 from bytejit.common import profiler_ranges
 from bytejit.common.identity import IdentityMap
 from bytejit.common.registry import graph_break
+from bytejit.tracer.core.models import models, replaces, replaces_named
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Var
-from bytejit.tracer.objects.calls import models, replaces, replaces_named
 
 
 @replaces(functools._lru_cache_wrapper)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import SHOWS_MISSING
 from bytejit.tracer.objects import external_lists
-from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.class_facts import is_named_tuple
 from bytejit.tracer.objects.containers import base_of
 
@@ -77,7 +77,7 @@ def on_sequence(*methods: Callable) -> Callable:
             return handler(t, seq, args[1:], kwargs) or NONE
 
         for m in methods:
-            HANDLERS[m] = run
+            MODELS[m] = run
         return handler
 
     return register
@@ -102,7 +102,7 @@ def appendleft(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) 
 def iadd(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.iteration.has_iter(args[1]):
         raise t.raised(TypeError(f"'{t.type_of(args[1]).__name__}' object is not iterable"))
-    HANDLERS[list.extend](t, args, {})
+    MODELS[list.extend](t, args, {})
     return args[0]
 
 
@@ -218,7 +218,7 @@ def list_sort(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def _reader(*methods: Callable) -> Callable:
     def register(handler: Callable) -> Callable:
         for m in methods:
-            HANDLERS[m] = lambda t, args, kwargs: handler(t, base_of(args[0]), args[1:], kwargs)
+            MODELS[m] = lambda t, args, kwargs: handler(t, base_of(args[0]), args[1:], kwargs)
         return handler
 
     return register

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bytejit.tracer.core.models import MODELS
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, Known, SetVar, Var
-from bytejit.tracer.objects.calls import HANDLERS
 from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
 
 
@@ -15,7 +15,7 @@ def _set_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return SetVar(elements(t, t.iteration.iterate(args[0])) if args else {}, cls)
 
-    HANDLERS[cls] = make
+    MODELS[cls] = make
 
 
 _set_of(set)
@@ -39,7 +39,7 @@ def on_set(*names: str, writes: bool = False) -> Callable:
                         result = handler(t, s, args[1:])
                         return NONE if result is None else result
 
-                    HANDLERS[getattr(cls, name)] = run
+                    MODELS[getattr(cls, name)] = run
         return handler
 
     return register

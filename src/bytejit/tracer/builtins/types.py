@@ -15,6 +15,7 @@ from bytejit.common import special_cases
 from bytejit.guards.references import Ref, module_of
 from bytejit.guards.sources import CallOf, Item, KnownSource
 from bytejit.tracer.core.made_ids import IdVar
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -32,7 +33,6 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.objects.calls import models
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
 from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base

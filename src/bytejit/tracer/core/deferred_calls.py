@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.objects.calls import HANDLERS, models
 
 from .signals import Break
 from .values import DeferredVar, InstanceVar, Known, Var
@@ -51,7 +51,7 @@ def _draw(method: Callable, most: int) -> None:
             raise Break(f"random numbers of {method.__name__} with these arguments")
         return t.deferred.defer(float, method, list(args))
 
-    HANDLERS[method] = run
+    MODELS[method] = run
 
 
 _draw(_random.Random.random, 0)

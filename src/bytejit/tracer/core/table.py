@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
-from typing import Any
-
-from bytejit.common.identity import IdentityMap
 
 HANDLERS: dict[str, Callable] = {}
 REFUSED: dict[str, str] = {}
@@ -38,7 +35,3 @@ def refuse(reason: str, *names: str) -> None:
 def missing() -> set[str]:
     """Opcodes of the running Python that are neither handled nor refused (specialised forms never reach the tracer)."""
     return {n for n, o in dis.opmap.items() if o < 256 and not n.startswith("INSTRUMENTED_")} - set(HANDLERS) - set(REFUSED)
-
-
-# owner: objects/calls.py; filled when modules of models are imported
-REPLACED: IdentityMap[Any] = IdentityMap()  # the code of a function that Python code stands for -> what it stands for

@@ -27,11 +27,12 @@ from .frame import Frame
 from .job import Job, Snapshot
 from .limits import Limits
 from .made_ids import IdVar
+from .models import REPLACED
 from .numpy_values import ArrayVar, TensorArrayVar
 from .open_values import OpenVar
 from .signals import Break, Raised
 from .sizes import Feed
-from .table import HANDLERS, REFUSED, REPLACED, RETURN
+from .table import HANDLERS, REFUSED, RETURN
 from .texts import TextVar
 from .values import (
     NONE,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bytejit.tracer.builtins.polyfills import STAYING
+from bytejit.tracer.core.models import REPLACED
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.table import REPLACED
 from bytejit.tracer.core.values import GenVar, IterVar
 
 from .statements import Statements

@@ -12,12 +12,12 @@ from collections.abc import Collection
 
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
 from bytejit.guards.sources import Attr, CallOf, Ref, SourcePrinter
+from bytejit.tracer.core.models import CALLED
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
 from bytejit.tracer.exits.statements import Statements
 
-from .calls import CALLED
 from .class_facts import is_library
 from .containers import is_constant
 from .library import real_object

@@ -20,8 +20,8 @@ from bytejit.tracer.builtins.argument_counts import check_count, describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.frame import Frame, bind
+from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.table import REPLACED
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
@@ -49,60 +49,6 @@ from .containers import NotConstant, is_constant, to_python
 from .exceptions import left_generator
 from .reachable import surely_held
 
-HANDLERS: dict = {}  # callable -> handler(t, args, kwargs) -> Var
-POLYFILLS: dict = {}  # callable -> Python function that is inlined in its place
-CALLED: dict = {}  # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
-
-
-def models(*callables: object) -> Callable:
-    """Register `handler(t, args: list[Var], kwargs: dict[str, Var]) -> Var` for real callables."""
-
-    def register(handler: Callable) -> Callable:
-        for c in callables:
-            HANDLERS[c] = handler
-        return handler
-
-    return register
-
-
-def replaces(*callables: object) -> Callable:
-    """Register a Python function to be inlined in place of C callables."""
-
-    def register(function: Callable) -> Callable:
-        for c in callables:
-            POLYFILLS[c] = function
-            REPLACED.set(function.__code__, c)
-        return function
-
-    return register
-
-
-BY_NAME: dict[tuple[str, str], object] = {}  # (module, name) of Python functions that may not be imported here
-
-
-def replaces_named(module: str, name: str) -> Callable:
-    """Register a Python function to be inlined in place of one of a module that only the program imports."""
-
-    def register(function: Callable) -> Callable:
-        BY_NAME[module, name] = function
-        return function
-
-    return register
-
-
-OPERATORS: dict[str, object] = {}  # names of torch's higher-order operators -> Python function that is inlined
-
-
-def replaces_operator(name: str) -> Callable:
-    """Register a Python function to be inlined in place of one of torch's higher-order operators."""
-
-    def register(function: Callable) -> Callable:
-        OPERATORS[name] = function
-        return function
-
-    return register
-
-
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
 SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares its own compiler some of its Python: not us
@@ -113,7 +59,7 @@ class Calls(Component):
 
     def has_handler(self, obj: Any) -> bool:
         try:
-            return obj in HANDLERS or obj in POLYFILLS or is_torch_function(obj)
+            return obj in MODELS or obj in POLYFILLS or is_torch_function(obj)
         except TypeError:
             return False
 
@@ -144,7 +90,7 @@ class Calls(Component):
             marked = self.t.marks.call_marked(fn.real, args, kwargs) if any_marked() or loaded() else None
             if marked is not None:
                 return marked
-            handler = HANDLERS.get(fn.real)
+            handler = MODELS.get(fn.real)
             if handler is not None:
                 return handler(
                     self.t, [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()}
@@ -156,7 +102,7 @@ class Calls(Component):
             reason = self.t.not_inlined(fn.real)
             if reason:
                 inner = getattr(fn.real, "_torchdynamo_orig_callable", None)  # torch wraps some of its own, once asked
-                if isinstance(inner, types.FunctionType) and inner in HANDLERS:
+                if isinstance(inner, types.FunctionType) and inner in MODELS:
                     return self.call_function(expect(self.t.values.constant(inner), FuncVar), args, kwargs)
                 raise Break(reason)
             if fn.real in POLYFILLS:
@@ -286,7 +232,7 @@ class Calls(Component):
         if marked is not None:
             return marked
         try:
-            handler = HANDLERS.get(obj)
+            handler = MODELS.get(obj)
         except TypeError:
             handler = None
         if handler is not None:
@@ -326,9 +272,9 @@ class Calls(Component):
             is_constant(owner) and owner is not None
         ):
             unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
-            if unbound in HANDLERS:
+            if unbound in MODELS:
                 check_count(unbound, 1 + len(args), len(kwargs))
-                return HANDLERS[unbound](self.t, [self.t.values.constant(owner), *map(self.t.values.real, args)], kwargs)
+                return MODELS[unbound](self.t, [self.t.values.constant(owner), *map(self.t.values.real, args)], kwargs)
         if not is_pure(obj):
             raise Break(f"a call of {describe(obj)}")
         args = [self.unwrap(a) for a in args]

@@ -20,6 +20,7 @@ from bytejit.guards.sources import InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -44,7 +45,6 @@ from bytejit.tracer.objects.class_stubs import (
 )
 
 from . import rebuilt_classes
-from .calls import models
 from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, overrides_lookup
 
 

@@ -10,11 +10,10 @@ from types import NoneType
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Computed, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DeferredVar, Known, Var, expect
-
-from .calls import models
 
 
 class TokenVar(DeferredVar):

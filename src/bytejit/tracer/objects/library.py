@@ -24,6 +24,7 @@ import torch
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Called
 from bytejit.tracer.builtins.argument_counts import describe
+from bytejit.tracer.core.models import CALLED, MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -42,7 +43,6 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import NAMESPACE_ARGUMENTS
 
-from .calls import CALLED, HANDLERS, models
 from .containers import NotConstant, to_python
 from .reachable import lets_go
 
@@ -117,7 +117,7 @@ def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, 
 
 
 def _folded(function: Callable) -> None:
-    HANDLERS[function] = lambda t, args, kwargs: fold_call(t, function, args, kwargs)
+    MODELS[function] = lambda t, args, kwargs: fold_call(t, function, args, kwargs)
 
 
 for _function in PURE_FUNCTIONS:
@@ -246,4 +246,4 @@ def _lock_given_back(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 for _names, _handler in ((("acquire", "__enter__"), _lock_taken), (("release", "__exit__"), _lock_given_back)):
     for _name in _names:
-        HANDLERS[getattr(LOCK, _name)] = _handler
+        MODELS[getattr(LOCK, _name)] = _handler

@@ -9,12 +9,12 @@ from typing import TypeGuard
 
 from bytejit.guards.sources import Call0, Item, Source
 from bytejit.tracer.core.frame import Frame, Ins
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var, expect
 
-from .calls import models
 from .class_facts import class_lookup
 from .exceptions import exception_var, matches
 

@@ -9,12 +9,11 @@ import types
 import typing
 from collections.abc import Callable
 
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var, expect
 from bytejit.tracer.exits.statements import Statements
-
-from .calls import models
 
 AUTO = object()  # stands for enum.auto(), which a class may take once
 # stands for the cell of a class's namespace (3.14: its annotations read names there), a class's own

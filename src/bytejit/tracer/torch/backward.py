@@ -14,10 +14,10 @@ import torch
 from bytejit.common.gradients import accumulate, gradients, leaf_gradients
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
 OUTSIDE = "the backward pass into what was computed before the region"

@@ -14,10 +14,10 @@ import torch.utils.checkpoint
 
 from bytejit.common.checkpointed import CONTEXTS, Checkpointed
 from bytejit.guards.sources import Attr, Ref
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, FuncVar, InstanceVar, Lazy, SeqVar, TensorVar, Var
-from bytejit.tracer.objects.calls import models
 
 from .effects_of_calls import has_external_effects
 from .parts import part_of, taken_by

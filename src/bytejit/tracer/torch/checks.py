@@ -12,10 +12,10 @@ import torch
 from bytejit.rewriter.opcodes import FINAL, OPNAME
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Decoded, Frame
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, TensorVar, Var
-from bytejit.tracer.objects.calls import models
 
 MESSAGE = "a check of the program's fails"  # nobody reads it: the original code raises
 JUMPS_IF = {"TRUE": True, "FALSE": False}

@@ -9,9 +9,9 @@ import torch
 
 from bytejit.common.graph_calls import GraphCall
 from bytejit.common.graph_modules import module_of
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models
 
 from .autograd_functions import has_external_effects
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.distributions import constraints, utils
 
+from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FuncVar, Known, Var
-from bytejit.tracer.objects.calls import models, replaces
 
 LAZY = utils._lazy_property_and_property
 POSITIVE = constraints._PositiveDefinite

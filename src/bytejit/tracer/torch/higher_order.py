@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map
 
 from bytejit.common import attention_marks, registry
 from bytejit.common.graph_calls import GraphCall
+from bytejit.tracer.core.models import models, replaces, replaces_named, replaces_operator
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models, replaces, replaces_named, replaces_operator
 
 from .control_flow import part_of, traced_part
 from .transforms import entered

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DeferredVar, TensorVar, Var
-from bytejit.tracer.objects.calls import models
 
 
 def _deferred(t: Tracer, kind: type, function: Callable, args: list[Var]) -> DeferredVar:

@@ -9,10 +9,10 @@ import torch
 
 from bytejit.common import inference
 from bytejit.guards.sources import Attr, Called
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, InstanceVar, Known, Lazy, TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models
 from bytejit.tracer.torch.state import effect_node
 
 MANAGER = torch._C._InferenceMode

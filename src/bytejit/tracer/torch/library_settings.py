@@ -11,9 +11,9 @@ import torch
 
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import CallOf, KnownSource
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Var
-from bytejit.tracer.objects.calls import models
 
 _C = torch._C
 GETTERS = """

@@ -16,10 +16,10 @@ from torch.optim import Optimizer, _adafactor, asgd, optimizer, radam
 
 from bytejit.common.registry import graph_break
 from bytejit.shapes.symbols import hint, is_symbolic
+from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models, replaces
 
 PRODUCTS: dict[str, Callable] = {"addcdiv": torch.div, "addcmul": torch.mul}  # what the factor is of
 ADDED: dict[str, Callable] = {"add": torch.Tensor.add, "sub": torch.Tensor.sub}

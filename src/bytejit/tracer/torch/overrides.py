@@ -22,6 +22,7 @@ from bytejit.common import special_cases
 from bytejit.common.overriding import DEFAULT, PLAIN, overrides
 from bytejit.guards.sources import CallOf, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -38,7 +39,6 @@ from bytejit.tracer.core.values import (
     Var,
     expect,
 )
-from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
 from bytejit.tracer.torch.subclasses import check_class
 
@@ -121,7 +121,7 @@ class Overrides(Component):
             cls = next((c for c in classes if all(issubclass(c, o) for o in classes)), None)
             if cls is not None:
                 with self.without_overrides():
-                    handler = HANDLERS.get(fn)
+                    handler = MODELS.get(fn)
                     plain = (
                         handler(self.t, args, kwargs) if handler is not None else self.t.tensors.call_tensor_op(fn, args, kwargs)
                     )
@@ -315,7 +315,7 @@ for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_funct
     for _holder in (torch.overrides, torch._C, torch):
         for _spelled in (_name, "_" + _name):
             if hasattr(_holder, _spelled):
-                HANDLERS[getattr(_holder, _spelled)] = _has_torch_function
+                MODELS[getattr(_holder, _spelled)] = _has_torch_function
 
 
 @models(torch.overrides.handle_torch_function)

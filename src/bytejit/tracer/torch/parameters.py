@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from bytejit.common.graph_calls import opaque
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models
 
 KINDS = (torch.nn.Parameter, torch.nn.Buffer)
 

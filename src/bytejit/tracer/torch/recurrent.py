@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import SeqVar, Var
-from bytejit.tracer.objects.calls import models
 
 WEIGHTS = 3  # position of the weights when the second argument holds the batch sizes of a packed sequence
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from bytejit.common import registry
+from bytejit.tracer.core.models import models, replaces_named
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, TRUE, SeqVar, TensorVar, Var, expect
-from bytejit.tracer.objects.calls import models, replaces_named
 
 MOST_ROWS = 512
 # operations on equally shaped tensors that work element by element

@@ -8,10 +8,10 @@ import torch
 
 from bytejit.common.torch_controls import SCRIPTED
 from bytejit.guards.sources import Attr
+from bytejit.tracer.core.models import CALLED
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import InstanceVar, Known, Lazy, TensorVar, Var
-from bytejit.tracer.objects.calls import CALLED
 
 NUMBERS = {"int": int, "float": float, "bool": bool, "str": str}  # TorchScript converts what is none of these to them
 

@@ -11,10 +11,10 @@ from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent
 from bytejit.guards.sources import Attr, Called, TensorGrad
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, Lazy, MethodVar, TensorVar, Var
-from bytejit.tracer.objects.calls import models
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others

@@ -22,6 +22,7 @@ from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import fake_of_spec, spec_of
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.builtins.polyfills import STAYING
+from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -34,7 +35,6 @@ from bytejit.tracer.core.values import (
     Var,
     expect,
 )
-from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.containers import real_key
 from bytejit.tracer.objects.reachable import reachable
 from bytejit.tracer.torch.transformed import draws, transformed
