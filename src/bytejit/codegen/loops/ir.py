@@ -1,7 +1,7 @@
-"""The loop IR: buffers, kernels (outer axes, then nests over inner axes), extern calls, and the scheduled plan.
+"""The loop IR: buffers, kernels (outer axes, then nests over inner axes) and extern calls.
 
-Nothing here names a language or a device. One `Loops` object passes through lower, fuse, memory and schedule; the last
-returns a `Plan`, which a printer (C++, Triton) reads.
+Nothing here names a language or a device. `lower` makes a `Loops`, passes return new ones, and a schedule makes of it a
+`Plan` (`plan.py`), which a printer (C++, Triton) reads.
 
 Worked example: softmax over the rows of x: f32[64,128], after fuse and schedule, as text (`codegen/loops/text.py`):
 
@@ -239,6 +239,3 @@ class Loops:
     def __repr__(self) -> str:
         kernels = sum(isinstance(s, Kernel) for s in self.steps)
         return f"loops: {kernels} kernels, {len(self.steps) - kernels} externs, {len(self.buffers)} buffers"
-
-
-# ---- the scheduled plan -------------------------------------------------------------------------------------------

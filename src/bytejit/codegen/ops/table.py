@@ -1,17 +1,17 @@
 """The op table: one op, one row. Lowering, both printers, the tests and the docs derive from the rows.
 
-Worked example (codegen/ops/pointwise.py):
+Worked example: erf. Its row of `common/math_functions.py` is `MathFunction("erf", 12, (-4, 4))`. Of it codegen/ops/pointwise.py
+makes
 
-    op("erf", ("aten.erf.default",), unary, dtype="float", cpp="bj::erf({0})", triton="libdevice.erf({0})",
-       ref=torch.erf, domain=(-4, 4), cost=12)
+    op("erf", ("aten.erf.default",), dtype="float", ref=torch.erf, cost=12, domain=(-4, 4),
+       cpp="bj::erf({0})", triton="libdevice.erf({0})")
 
-- lower: `aten.erf.default` of a bf16 tensor becomes  to f32 -> erf f32 -> narrow bf16  (dtype rule "float": ints
-become the
+(overloads and dtype rule come from `common/pointwise_ops.py`).
+
+- lower: `aten.erf.default` of a bf16 tensor becomes  to f32 -> erf f32 -> narrow bf16  (dtype rule "float": ints become the
   node's float dtype first). One load, one store, one kernel; fuse joins it with its neighbours.
-- emit_cpp: `Expr("op", "erf", (t3,), "f32")` prints as  `float t4 = bj::erf(t3);`: `row.text("cpp",
-"f32").format(...)`.
-- tests: every row is run against `ref` over its dtypes, inside `domain`, with nan, inf, -0.0, empty and
-non-contiguous inputs.
+- emit_cpp: `Expr("op", "erf", (t3,), "f32")` prints as  `float t4 = bj::erf(t3);`: `row.text("cpp", "f32").format(...)`.
+- tests: every row is run against `ref` over its dtypes, inside `domain`, with nan, inf, -0.0, empty and non-contiguous inputs.
 
 Texts. {0} {1} {2}: operand names; {T}: the result's type in the target language; {A}: the type of operand 0; {attr}:
 the node's attr; {err}: where the error code goes (a pointer to int in C++; rows that use it have raises=True). A text
@@ -20,10 +20,9 @@ name, which wins. The class is that of OPERAND `by` (default the result: by=None
 C++ prelude (overloaded on type; f16 and bf16 never reach them: they are computed in f32). `libdevice`/`tl` are
 Triton's; `bj_` names are our Triton helpers.
 
-Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a
-library does it
-best: called through torch; `codegen/ops/extern.py`). An overload without a row is called through torch too, counted as "no
-row".
+Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a library
+does it best: called through torch; `codegen/ops/extern.py`). An overload without a row is called through torch too, counted
+as "no row".
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ from typing import Any, TypeVar
 
 from bytejit.common.dtypes import DTYPES, FLOATS, INTS
 
-#: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to
-#: it); `bool` the operands'
-#: common dtype, result b8; `arg` operand 0's dtype.
+#: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to it);
+#: `bool` the operands' common dtype, result b8; `arg` operand 0's dtype.
 DTYPE_RULES = ("same", "float", "bool", "arg")
 
 
