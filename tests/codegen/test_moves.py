@@ -71,6 +71,16 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
         lambda x, y: (x.as_strided_scatter(y, (4,), (7,), 2), x.as_strided_scatter(y, (4,), (1,))),
         (r(6, 6), r(4)),
     ),
+    "strided_scatter_windows": (
+        lambda x, y, z: (
+            x.as_strided_scatter(y, (3, 4), (12, 2), 1),
+            x.as_strided_scatter(y, (3, 4), (1, 7)),
+            x.as_strided_scatter(y.view(3, 1, 4), (3, 1, 4), (4, 60, 1), 5),
+            x.as_strided_scatter(z, (6, 10), (10, 1)),
+            x.as_strided_scatter(z[0, 0], (), ()),
+        ),
+        (r(60), r(3, 4), r(6, 10)),
+    ),
     "linspace": (
         lambda x: (
             x + torch.linspace(-1, 1, 9, device=x.device),

@@ -162,23 +162,26 @@ def diagonal_scatter(ctx: Lowering, x: Value, src: Value, offset: int = 0, a: in
 
 @view("as_strided_scatter", "as_strided_scatter")
 def as_strided_scatter(ctx: Lowering, x: Value, src: Value, size: Any, stride: Any, offset: Any = None) -> Value:
-    """x, one stretch of memory, with src written at every stride-th element."""
-    b = ctx.buffers[x.buffer]
-    if len(size) != 1 or x.map is not None or b.stride != contiguous_stride(b.shape) or b.shape != x.shape:
+    """x, one stretch of memory, with src written to the places of a window that has none twice."""
+    b, first, work = ctx.buffers[x.buffer], offset or 0, acc_dtype(x.dtype)
+    if x.map is not None or b.stride != contiguous_stride(b.shape) or b.shape != x.shape:
         raise NoRule("a write through strides")
-    count, step, first, work = size[0], stride[0], offset or 0, acc_dtype(x.dtype)
-    if not all(isinstance(n, int) for n in (count, step, first)) or step < 1:
-        raise NoRule("a symbolic stride")
+    if not all(isinstance(n, int) for n in (*size, *stride, first)) or 0 in size:
+        raise NoRule("a symbolic stride, or a window of nothing")
+    dims = sorted((d for d, n in enumerate(size) if n > 1), key=lambda d: -stride[d])
+    reach = [1 + sum((size[e] - 1) * stride[e] for e in dims[i:]) for i in range(len(dims) + 1)]
+    if any(stride[d] < reach[i + 1] for i, d in enumerate(dims)):
+        raise NoRule("a window that has places twice")
 
     def at(c: tuple) -> Expr:
         v = ix.index(ix.linear(c, b.stride) - first)
-        own = ix.floordiv(v, step, ctx.sizes)
-        mask = both(
-            ctx,
-            within(ctx, v, 0, (count - 1) * step + 1),
-            None if step == 1 else ctx.op("eq", ctx.cons.index(ix.mod(v, step, ctx.sizes)), ctx.const(0, "i64")),
-        )
-        e = ctx.read(src, (own,), work, mask)
+        own, left, mask = [ix.ZERO] * len(size), v, within(ctx, v, 0, reach[0])
+        for i, d in enumerate(dims):
+            own[d] = ix.index(ix.floordiv(left, stride[d], ctx.sizes))
+            left = ix.index(ix.mod(left, stride[d], ctx.sizes))
+            if reach[i + 1] < stride[d]:
+                mask = both(ctx, mask, ctx.op("lt", ctx.cons.index(left), ctx.const(reach[i + 1], "i64")))
+        e = ctx.read(src, tuple(own), work, mask)
         return e if mask is None else ctx.op("select", mask, e, ctx.read(x, c, work), dtype=work)
 
     return ctx.map(at)
