@@ -183,8 +183,8 @@ class CallPrinter(Operands):
         return self._function(shown)
 
     def _copies(self, written: list[MutationCopy], flat: list[str]) -> None:
-        """Copy values into inputs at the end of the call. Many copies are one call: on a GPU it moves all of them in a few
-        launches. A value that is another input, or a part of one, goes by itself, in order."""
+        """Copy values into inputs at the end of the call. Many copies of a dtype are one call: on a GPU it moves all of them in
+        a few launches. A value that is another input, or a part of one, goes by itself, in order."""
         fresh: list[MutationCopy] = []
         apart: list[MutationCopy] = []
         for m in written:
@@ -194,10 +194,15 @@ class CallPrinter(Operands):
             fresh, apart = [], written
         for m in apart:
             self.lines.append(f"p{m.input}.copy_({flat[m.position]})")
-        if fresh:
-            copy = self.bind("copy_all", torch._foreach_copy_)
-            into, values = ", ".join(f"p{m.input}" for m in fresh), ", ".join(flat[m.position] for m in fresh)
+        for dtype in dict.fromkeys(map(self._written_dtype, fresh)):
+            copy, alike = self.bind("copy_all", torch._foreach_copy_), [m for m in fresh if self._written_dtype(m) == dtype]
+            into, values = ", ".join(f"p{m.input}" for m in alike), ", ".join(flat[m.position] for m in alike)
             self.lines.append(f"{copy}([{into}], [{values}])")
+
+    def _written_dtype(self, m: MutationCopy) -> str:
+        """The dtype of a value that is copied into an input."""
+        view = self.plan.outputs[m.position].view
+        return self.plan.buffers[view.buffer].dtype if view is not None else ""
 
     def _named(self, i: int, text: str) -> str:
         if text.isidentifier():

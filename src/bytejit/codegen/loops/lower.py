@@ -16,7 +16,7 @@ import torch
 from bytejit.codegen.aten.graph import acts
 from bytejit.codegen.aten.writes import written
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype, promote
+from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value, ir_dtype, promote
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype
 from bytejit.common.interrupts import poll
@@ -111,17 +111,19 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
         return ctx.map(lambda c: ctx.const(0, acc_dtype(ir_dtype(node.meta["spec"]))))
     if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:
         args = _bring(ctx, args)
-    if row is not None and row.kind != "extern" and supported(node.meta["spec"]) and _same_device(ctx, args):
-        mark = len(ctx.steps), len(ctx.buffers)
+    library = row is not None and row.kind == "extern"
+    if row is not None and not library and supported(node.meta["spec"]) and _same_device(ctx, args):
+        mark = len(ctx.steps)
         try:
             if row.lower is not None:
                 return row.lower(ctx, *args, **kwargs)
             return lower_pointwise(ctx, row, *args, **kwargs)
-        except (NoRule, ix.Undecided):
-            del ctx.steps[mark[0] :]  # buffers that nothing writes are dropped by fuse
+        except (NoRule, ix.Undecided) as reason:
+            library = isinstance(reason, LibraryIsBetter)
+            del ctx.steps[mark:]  # buffers that nothing writes are dropped by fuse
     if target == ATTENTION and ctx.home != "cpu":
         args, kwargs = _with_dense_mask(ctx, args, kwargs)
-    return ctx.extern(target, args, kwargs, row)
+    return ctx.extern(target, args, kwargs, row, library)
 
 
 def _nothing(spec: Any) -> bool:

@@ -26,6 +26,10 @@ class NoRule(Exception):
     why."""
 
 
+class LibraryIsBetter(NoRule):
+    """A row leaves this use of its op to a library's kernel, which does it best and does not fail."""
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor of the graph: `buffer` seen through `map` (None: as it is). map: indices over d0, d1, ... of this
@@ -282,8 +286,8 @@ class Lowering:
 
     # ---- extern calls
     # -------------------------------------------------------------------------------------------------
-    def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None) -> Any:
-        """A call of the op through torch; its results as values."""
+    def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None, library: bool) -> Any:
+        """A call of the op through torch; its results as values. library: by choice, not for want of a row."""
 
         def arg(a: Any) -> Any:
             if isinstance(a, Value):
@@ -312,7 +316,7 @@ class Lowering:
                 tuple((k, arg(v)) for k, v in kwargs.items()),
                 outs,
                 into,
-                "library" if row is not None and row.kind == "extern" else "no row",
+                "library" if library else "no row",
                 self.where,
             )
         )

@@ -164,7 +164,7 @@ def write_inputs(loops: Loops) -> Loops:
     """Mutations whose value one kernel makes element by element are written into the input by that kernel.
 
     Only where nobody reads the input's old value later, nobody else sees the new one, and no step from there on can
-    fail. First kernels that write a part of a buffer get their place (`inplace.place_writes`).
+    fail before the call's end. First kernels that write a part of a buffer get their place (`inplace.place_writes`).
     """
     loops = place_writes(loops)
     steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
@@ -204,7 +204,10 @@ def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | 
     if not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
         return None
     for step in steps[at:]:
-        if isinstance(step, Kernel) and may_raise(kernel_roots(step)) or isinstance(step, Extern) and step.reason != "library":
+        raises = (
+            isinstance(step, Kernel) and a.device == "cpu" and may_raise(kernel_roots(step))
+        )  # a GPU's tell later, as torch's
+        if raises or isinstance(step, Extern) and step.reason != "library":
             return None
     if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1 :]) or name in writes(steps[at]):
         return None

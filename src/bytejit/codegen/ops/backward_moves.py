@@ -16,7 +16,7 @@ from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
 from bytejit.common.spec import wrap_dim
 
@@ -349,8 +349,10 @@ _adaptive_max_pool_backward(3)
 @row("embedding_backward", "embedding_dense_backward")
 def embedding_backward(ctx: Lowering, g: Value, at: Value, rows: Any, padding: int, by_frequency: bool) -> Value:
     """Tokens are added up in their order on the CPU; a GPU's own kernel sorts them, so that its sums are the same each time."""
-    if by_frequency or at.dtype not in INDICES or ctx.home != "cpu" or 0 in g.shape or g.dtype not in FLOATS:
-        raise NoRule("an embedding scaled by frequency, or on a GPU")
+    if by_frequency or at.dtype not in INDICES or 0 in g.shape or g.dtype not in FLOATS:
+        raise NoRule("an embedding scaled by frequency")
+    if ctx.home != "cpu":
+        raise LibraryIsBetter("on a GPU")
     spec, work, n = ctx.spec(), acc_dtype(g.dtype), len(at.shape)
     zeros = ctx.pointwise(spec.shape, work, lambda c: ctx.const(0.0, work))
 

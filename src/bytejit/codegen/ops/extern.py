@@ -50,6 +50,7 @@ _library(
     "recurrent_cell_dynamic",
     *(f"quantized.quantized_{kind}_cell_dynamic.default" for kind in ("lstm", "gru", "rnn_relu", "rnn_tanh")),
 )
+_library("native_dropout")  # torch's own numbers; option `fused_rng` draws others within kernels
 _library("own_attention", "bytejit.attention.default", out="bytejit.attention.default")
 
 FAST: dict[str, Callable] = {
