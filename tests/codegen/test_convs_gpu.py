@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from graphs import aten as traced
 from torch import fx, nn
 
-from bytejit.codegen.aten.rewrite import copy_graph
+from bytejit.codegen.aten.rewrite import copy_graph, drop_dead
+from bytejit.codegen.libraries.biases import split_bias_gradients
 from bytejit.codegen.libraries.choices import Choices
 from bytejit.codegen.libraries.convolution_cuda import TOGETHER, fuse_convs
 from bytejit.common.spec import Spec
@@ -155,3 +156,32 @@ def test_a_real_net() -> None:
 
     found = targets(rewritten(f, X, ws[0], net[0].bias.detach(), ws[1], net[2].bias.detach()))
     assert found.count(RELU) == 2
+
+
+def backward(mask: list[bool], transposed: bool = False, dims: int = 2) -> Callable:
+    """A convolution's backward pass as one call."""
+
+    def fn(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple:
+        sizes = [w.shape[1 if transposed else 0]]
+        geometry = [1] * dims, [1] * dims, [1] * dims, transposed, [0] * dims, 1
+        made = aten.convolution_backward(g, x, w, sizes, *geometry, mask)
+        return tuple(m for m, wanted in zip(made, mask) if wanted)
+
+    return fn
+
+
+@pytest.mark.parametrize("mask", [[True, True, True], [False, True, True], [False, False, True], [True, True, False]])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dims", [1, 2])
+def test_gradients_of_biases_are_sums(mask: list[bool], transposed: bool, dims: int) -> None:
+    x, w = torch.randn(2, 4, *[7] * dims), torch.randn(*((4, 5) if transposed else (5, 4)), *[3] * dims)
+    g, fn = torch.randn(2, 5, *[7] * dims), backward(mask, transposed, dims)
+    graph = copy_graph(traced(fn, g, x, w).graph)
+    split_bias_gradients(graph, Choices(Tune(), None))
+    drop_dead(graph)
+    graph.lint()
+    targets = [n.target for n in graph.nodes if n.op == "call_function"]
+    assert targets.count(aten.sum.dim_IntList) == mask[2] and targets.count(aten.convolution_backward.default) == any(mask[:2])
+    assert all(not n.args[-1][2] for n in graph.nodes if n.target is aten.convolution_backward.default)
+    got = fx.Interpreter(fx.GraphModule({}, graph)).run(g, x, w)
+    torch.testing.assert_close(got, fn(g, x, w), rtol=1e-4, atol=1e-4)

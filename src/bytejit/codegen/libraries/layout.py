@@ -29,7 +29,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
-from .choices import Choices, choose_each, choose_together
+from .choices import Choices, choose_together
 from .convolution import ConvBackward, ConvNode, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_times import (
     APART,
@@ -65,19 +65,6 @@ FOLLOWS = frozenset(
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
 CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being converted
-
-
-def split_biases(graph: fx.Graph, choices: Choices) -> None:
-    """The bias of each convolution as an addition of its own: cuDNN through torch adds it in a kernel of its own anyway."""
-
-    def split(conv: ConvNode, b: fx.Node) -> None:
-        node, spec, bias = conv.node, spec_of(conv.node), spec_of(b)
-        bare = call_before(graph, node, node.target, (conv.x, conv.w, None, *node.args[3:]), spec)
-        column = Spec((bias.shape[0], 1, 1), (bias.stride[0], 1, 1), bias.dtype, bias.device)
-        converted = call_before(graph, node, aten.view.default, (b, list(column.shape)), column)
-        replace(node, call_before(graph, node, aten.add.Tensor, (bare, converted), spec))
-
-    choose_each(graph, match_conv, lambda conv: conv.b, split)
 
 
 # ---- which layout each tensor gets ---------------------------------------------------------------------------------

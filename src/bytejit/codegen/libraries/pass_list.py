@@ -14,10 +14,11 @@ from bytejit.codegen.aten.thin_products import expand_thin_products
 from bytejit.codegen.passes import Journal, Pass, run_passes
 
 from .attention import choose_attentions
+from .biases import split_bias_gradients, split_biases
 from .choices import ATEN, Choices, on_graph
 from .convolution_cuda import fuse_convs
 from .flex import choose_flex
-from .layout import choose_convs, choose_layouts, split_biases
+from .layout import choose_convs, choose_layouts
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
 from .padding import pad_products
@@ -70,6 +71,7 @@ GPU_PASSES = (
     GPU_STREAMS,
     on_graph(choose_gpu_linears),
     on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
+    on_graph(split_bias_gradients),
     on_graph(choose_convs),
     on_graph(fuse_convs, "after layouts: cuDNN fuses with the channels innermost only"),
 )
