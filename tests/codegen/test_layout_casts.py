@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from graphs import normalised, on_gpu
-from torch import nn
+from torch import fx, nn
 
 from bytejit.codegen.libraries.convolution_times import Times
 from bytejit.codegen.libraries.layout import _layouts, _match, _places
@@ -29,9 +29,39 @@ def block(dtype: torch.dtype) -> nn.Module:
     return nn.Sequential(*parts).to(dtype).eval()
 
 
+class Backward(nn.Module):
+    """What training makes of two convolutions with a batch norm and a pool between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 8, 3, 3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        aten, channels = torch.ops.aten, torch.ones(8)
+        y = torch.conv2d(x, self.w, None, 1, 1)
+        pooled, at = aten.max_pool2d_with_indices(y.relu(), [2, 2], [2, 2])
+        z = torch.conv2d(pooled, self.w, None, 1, 1)
+        how = [0], [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+        g = aten.convolution_backward(z.relu(), pooled, self.w, *how, [True, False, False])[0]
+        g = aten.threshold_backward(aten.max_pool2d_with_indices_backward(g, y, [2, 2], [2, 2], [0, 0], [1, 1], False, at), y, 0)
+        statistics = None, None, channels, channels, True, 1e-5
+        g = aten.native_batch_norm_backward(g, y, channels, *statistics, [True, True, True])[0]
+        return aten.convolution_backward(g, x, self.w, *how, [True, False, False])[0]
+
+
+def with_cudnn(graph: fx.Graph) -> fx.Graph:
+    """The graph with cuDNN's batch norms, as torch calls them on a GPU."""
+    for n in graph.nodes:
+        if n.target is torch.ops.aten.native_batch_norm_backward.default:
+            g, x, weight, _, _, mean, rstd, _, eps, _ = n.args
+            n.target, n.args = torch.ops.aten.cudnn_batch_norm_backward.default, (x, g, weight, None, None, mean, rstd, eps, mean)
+    return graph
+
+
 CASES = {
     "norms of halves": (block(torch.float16), torch.randn(2, 8, 6, 6).half(), 2),
     "norms of floats": (block(torch.float32), torch.randn(2, 8, 6, 6), 2),
+    "training": (Backward(), torch.randn(2, 8, 6, 6), 2),
     "autocast": (Narrow().eval(), torch.randn(2, 8, 6, 6), 2),
 }
 
@@ -40,7 +70,7 @@ CASES = {
 def test_conversions(name: str) -> None:
     """Only what comes in, and what the program sees"""
     net, x, ends = CASES[name]
-    graph = on_gpu(normalised(net, x))
+    graph = with_cudnn(on_gpu(normalised(net, x)))
     places = _places(graph)
     convs = [n for n in graph.nodes if _match(n) is not None]
     assert len(convs) >= 2
