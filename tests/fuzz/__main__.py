@@ -3,7 +3,8 @@
 The programs come in blocks of 250, each decided by the seed and its number, each run in a process of its own, `--jobs` of
 them at a time. With `--resume FILE` the blocks without a difference are noted there, and not run again.
 --found FOLDER: each program that differs is written there and the run goes on; nothing is shrunk.
---chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs.
+--chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs; --training: with their backward
+passes (a chain that has none is left out), --dynamic: with all sizes as symbols.
 """
 
 import argparse
@@ -21,31 +22,34 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 
 from ..programs import targets
-from .chain_runner import check_chain
-from .chains import chain
+from .chain_runner import check_chain, raises
+from .chains import chain, trained
 from .runner import EXPLAINED, check_source
 from .writer import programs
 
 BLOCK = 250  # programs of a process
 
 
-def run_chains(count: int, seed: int, show: bool) -> int:
+def run_chains(args: argparse.Namespace) -> int:
     """Each chain that differs is printed. Exit status: 0 when none does."""
-    began, bad = time.time(), 0
-    for n in range(seed, seed + count):
-        text = chain(n)
-        if show:
+    began, ran, bad = time.time(), 0, 0
+    for n in range(args.seed, args.seed + args.count):
+        text = trained(chain(n)) if args.training else chain(n)
+        if args.show:
             print(text)
             return 0
+        if args.training and raises(text):
+            continue
+        ran += 1
         try:
             with targets.strict():
-                check_chain(text)
+                check_chain(text, dynamic=args.dynamic or None)
         except Exception as e:
             bad += 1
             print(f"chain {n}: {type(e).__name__}: {e}\n{text.partition('def inputs')[2]}", flush=True)
-        if (n - seed) % 200 == 199:
-            print(f"{n - seed + 1} chains, {time.time() - began:.0f} s", flush=True)
-    print(f"{count} chains from {seed} on, {bad} differ, {time.time() - began:.0f} s")
+        if ran % 200 == 0:
+            print(f"{ran} chains, {time.time() - began:.0f} s", flush=True)
+    print(f"{ran} chains of the {args.count} from {args.seed} on, {bad} differ, {time.time() - began:.0f} s")
     return bool(bad)
 
 
@@ -142,6 +146,8 @@ def main(argv=None) -> int:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--backend", default="eager")
     p.add_argument("--chains", action="store_true", help="chains of tensor ops, in kernels")
+    p.add_argument("--training", action="store_true", help="chains with their backward passes")
+    p.add_argument("--dynamic", action="store_true", help="chains with all sizes as symbols")
     p.add_argument("--jobs", type=int, default=1, help="processes at a time")
     p.add_argument("--resume", help="a file that notes the blocks that are done")
     p.add_argument("--alone", action="store_true", help="all programs in this process, in one block")
@@ -150,7 +156,7 @@ def main(argv=None) -> int:
     args = p.parse_args(argv)
     warnings.simplefilter("ignore")
     if args.chains:
-        return run_chains(args.count, args.seed, args.show)
+        return run_chains(args)
     if not args.alone and not args.show:
         return run_blocks(args)
     if args.show:

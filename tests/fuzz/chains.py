@@ -47,6 +47,20 @@ EXTREMES = {
 }
 
 
+BACKWARD = """
+
+def program(NAMES):
+    leaves = [t.detach().clone().requires_grad_() if t.is_floating_point() else t for t in (NAMES,)]
+    out = forward(*[t.clone() if t.is_floating_point() else t for t in leaves])
+    loss = torch.zeros((), dtype=torch.float64)
+    for k, t in enumerate(out, 1):
+        if t.requires_grad:
+            loss = loss + (t.double() * k).sin().sum()
+    loss.backward()
+    return *[t.detach() for t in out], *[t.grad for t in leaves if t.grad is not None]
+"""
+
+
 class Writer:
     """Writes one program. `values`: what every name holds at this point in eager."""
 
@@ -231,3 +245,9 @@ def chain(seed: int) -> str:
     """The program of a seed: the same for the same torch."""
     with torch.random.fork_rng():
         return Writer(seed).program()
+
+
+def trained(text: str) -> str:
+    """That program and its backward pass: it returns the same results, then the gradients of its inputs."""
+    names = text.partition("def program(")[2].partition(")")[0]
+    return text.replace("def program(", "def forward(") + BACKWARD.replace("NAMES", names)
