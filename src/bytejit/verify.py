@@ -26,7 +26,7 @@ import bytejit
 from bytejit.compat.probes import PROBES, missing, refused, untested
 from bytejit.compat.table import PYTHONS, ROWS, TORCHES
 from bytejit.kernels.disk import Disk
-from bytejit.kernels.owned import temporary
+from bytejit.kernels.scratch import temporary
 
 from .errors import backend_name
 from .options import Options, config

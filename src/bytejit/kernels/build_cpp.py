@@ -24,7 +24,7 @@ from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
 from .disk import digest, disk_of, load_bytes
 from .launch import load
 from .machine import cpu
-from .owned import temporary
+from .scratch import temporary
 
 POLL = 0.2  # seconds between two looks for signals
 FORMAT = "1"  # of the units and of how they are called: raise it when either changes

@@ -35,6 +35,7 @@ from bytejit.common.counters import count
 
 from . import owned
 from .owned import Refused
+from .scratch import temporary
 
 T = TypeVar("T")
 SEAL = b"\n#bytejit2 "  # ends an entry, with 64 hexadecimal digits after it
@@ -338,7 +339,7 @@ def _by_descriptor(at: int, name: str) -> str | None:
 
 def load_bytes(name: str, body: bytes, load: Callable[[str], T]) -> T:
     """`load(path)` of a library that lies in no folder."""
-    with owned.temporary() as folder:
+    with temporary() as folder:
         (folder / name).write_bytes(body)
         return load(str(folder / name))
 

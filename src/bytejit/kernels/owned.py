@@ -214,15 +214,6 @@ def locked(at: int, name: str) -> Iterator[None]:
             os.close(fd)
 
 
-@contextmanager
-def temporary() -> Iterator[Path]:
-    """A new private folder for what is compiled, deleted at the end. Raises: Refused, as `temporary_root`."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="bytejit-", dir=temporary_root()) as made:
-        yield Path(made)
-
-
 def temporary_root() -> str:
     """The folder for temporary ones: the system's, or /tmp where others could swap what is in that. Raises: Refused where they
     could everywhere."""

@@ -12,8 +12,9 @@ import linecache
 import os
 import re
 import select
+import shutil
+import signal
 import sys
-import tempfile
 import types
 from pathlib import Path
 
@@ -84,8 +85,8 @@ def main() -> None:
     stub_packages()
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a compiler prints must not mix with the results
-    with tempfile.TemporaryDirectory(prefix="bytejit-triton-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
         os.environ.pop("TRITON_INTERPRET", None)
         import triton  # noqa: F401  (ready before the first job comes)
 
@@ -103,6 +104,8 @@ def main() -> None:
                     result = {"error": f"{type(e).__name__}: {e}"[:4000]}
                 results.write(json.dumps(result) + "\n")
                 results.flush()
+    finally:  # the process that asks deletes it, too: it may end this one, or end before it
+        shutil.rmtree(os.environ["TRITON_CACHE_DIR"], ignore_errors=True)
 
 
 if __name__ == "__main__":

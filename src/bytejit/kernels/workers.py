@@ -12,12 +12,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from bytejit.errors import BytejitError
 
 from .machine import cpu
-from .owned import Refused, temporary_root
+from .owned import Refused
+from .scratch import temporary
 
 MOST = 8  # workers at once
 WARM = """import triton
@@ -34,10 +36,13 @@ class WorkerDied(BytejitError):
 
 
 class Worker:
-    """One process and its two pipes."""
+    """One process, its two pipes, and a folder for all that triton and its compilers write. Raises: Refused."""
 
     def __init__(self) -> None:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": temporary_root()}
+        self.folder = ExitStack()
+        folder = str(self.folder.enter_context(temporary()))
+        path = os.pathsep.join(p for p in sys.path if p)
+        env = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder, "TRITON_CACHE_DIR": folder}
         self.errors = tempfile.TemporaryFile()
         # -S: what `site` would add to the path is in PYTHONPATH
         self.process = subprocess.Popen(
@@ -74,6 +79,7 @@ class Worker:
                 pipe.close()
             except BrokenPipeError:
                 pass
+        self.folder.close()
 
 
 class Workers:
@@ -92,7 +98,10 @@ class Workers:
         try:
             for attempt in range(2):
                 try:
-                    if worker is None or worker.process.poll() is not None:
+                    if worker is not None and worker.process.poll() is not None:
+                        worker.stop()
+                        worker = None
+                    if worker is None:
                         worker = Worker()
                     return worker.ask(job)
                 except Refused as e:
