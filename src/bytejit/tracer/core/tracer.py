@@ -199,7 +199,7 @@ class Tracer:
             return type(v.obj)
         if isinstance(v, TensorVar):
             return v.cls or torch.Tensor
-        if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar, TensorArrayVar)):
+        if isinstance(v, (SeqVar, DictVar, DictView, SetVar, InstanceVar, PropertyVar, TensorArrayVar)):
             return v.cls
         if isinstance(v, IterVar):
             if v.kind == "external":
@@ -207,8 +207,6 @@ class Tracer:
             return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
         if isinstance(v, DeferredVar):
             return v.kind
-        if isinstance(v, DictView):
-            return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
         if isinstance(v, GenVar) and v.call is not None:
             instead = REPLACED.get(v.call[0].code)
             instead = getattr(instead, "__self__", instead)  # itertools.chain, of its from_iterable

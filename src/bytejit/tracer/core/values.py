@@ -5,6 +5,7 @@ A value read from outside the region stays `Lazy` until something looks at it; o
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from types import CodeType, GeneratorType, MappingProxyType
 from typing import Any, TypeVar
@@ -188,14 +189,22 @@ class SetVar(Var):
         self.items, self.cls, self.real = items, cls, real
 
 
+VIEWS = {(of, kind): type(getattr(of(), kind)()) for of in (dict, OrderedDict) for kind in ("keys", "values", "items")}
+
+
 class DictView(Var):
     """keys(), values() or items() of a DictVar."""
 
     __slots__ = ("owner", "kind")
 
-    def __init__(self, owner: DictVar, kind: str) -> None:
-        super().__init__(None)
+    def __init__(self, owner: DictVar, kind: str, source: Source | None = None) -> None:
+        super().__init__(source)
         self.owner, self.kind = owner, kind
+
+    @property
+    def cls(self) -> type:
+        """Views of an OrderedDict have classes of their own."""
+        return VIEWS[OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict, self.kind]
 
 
 class SliceVar(Var):

@@ -43,6 +43,7 @@ from bytejit.tracer.objects.containers import is_constant, item_source, model_ke
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
+from bytejit.tracer.objects.external_views import KINDS, external_view
 from bytejit.tracer.objects.identities import fix_key
 from bytejit.tracer.objects.open_writes import ExternalDict
 from bytejit.tracer.sizes.called_anew import open_constant
@@ -213,6 +214,8 @@ class Wrapping(Component):
             return iterator
         if cls is types.GeneratorType and guard and (generator := external_generator(self.t, obj, source)) is not None:
             return generator
+        if cls in KINDS and (view := external_view(self.t, obj, source)) is not None:
+            return view
         return self.container(obj, source)
 
     def bound_builtin(self, obj: Any, source: Source) -> MethodVar | None:

@@ -171,11 +171,11 @@ class Operators(Component):
         if name in SET_OPERATIONS and isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
             operands: list[Var] = [self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)]
             result = expect(self.t.calls.call_python(getattr(set, SET_OPERATIONS[name]), operands), SetVar)
-            if in_place and isinstance(a, SetVar) and a.cls is set:
+            if in_place and isinstance(a, SetVar) and a.cls is set and isinstance(b, SetVar):
                 self.t.touch(a)
                 a.items = result.items
                 return a
-            return SetVar(result.items, a.cls if isinstance(a, SetVar) else set)
+            return SetVar(result.items, a.cls if isinstance(a, SetVar) and isinstance(b, SetVar) else set)
         if name == "or" and isinstance(a, DictVar) and isinstance(b, DictVar):
             if not in_place and b.cls is not a.cls and issubclass(b.cls, a.cls):  # its __ror__ comes first
                 self.t.values.complete(a)
