@@ -47,10 +47,16 @@ static PyObject* pack(PyObject*, PyObject* const* a, bj_size) {
     for (i64 col = 0; col < p.n; col += bj_gemm::NR) bj_gemm::fill(p, col, 0, 0, p.k, out + col * p.k);
     return PyLong_FromLong(0);
 }
+// y, elements, epilogue: what follows a product, as a pass of its own
+static PyObject* finish(PyObject*, PyObject* const* a, bj_size) {
+    bj_gemm::finish(pointer<f32>(a[0]), integer(a[1]), integer(a[2]));
+    return PyLong_FromLong(0);
+}
 static PyObject* width(PyObject*, PyObject* const*, bj_size) { return PyLong_FromLong(bj_gemm::NR); }
 static bj::Method table[] = {
-    {"linear", linear, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"width", width, 0x80, nullptr}};
-BJ_EXPORT(table, 3)
+    {"linear", linear, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"finish", finish, 0x80, nullptr},
+    {"width", width, 0x80, nullptr}};
+BJ_EXPORT(table, 4)
 """
 BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
 PLAIN, FLIPPED, PACKED = 0, 1, 2
@@ -71,7 +77,7 @@ def namespace() -> torch.library.Library:
 @functools.cache
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::linear`, `linears`, `linear_packed` run it. Returns the Python functions
-    behind the operators by operator name, and "pack": an emitter may call these directly, those of one
+    behind the operators by operator name, "pack", and "finish", an epilogue in place: an emitter may call these directly, those of one
     result with `out=`. Raises: NoCompiler, BuildFailed."""
     calls = functions(UNIT, options)
     pack, packed = make_packed(calls)
@@ -83,7 +89,7 @@ def register(options: Options) -> dict[str, Callable]:
     if not BUILT:
         for name, fn in made.items():
             namespace().impl(name.split(".")[1], fn, "CPU")
-    made["pack"] = pack
+    made |= {"pack": pack, "finish": make_finish(calls)}
     BUILT.update(made)
     return made
 
@@ -135,6 +141,17 @@ def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         return product(x, *w.shape, b, out, epilogue, *_weight(w))
 
     return linear
+
+
+def make_finish(calls: dict[str, Callable]) -> Callable[[torch.Tensor, int], torch.Tensor]:
+    """finish(y, epilogue) -> y, contiguous, changed in place. epilogue: a value of EPILOGUES."""
+    run = calls["finish"]
+
+    def finish(y: torch.Tensor, epilogue: int) -> torch.Tensor:
+        run(y.data_ptr(), y.numel(), epilogue)
+        return y
+
+    return finish
 
 
 def make_linears(calls: dict[str, Callable]) -> Callable[..., list[torch.Tensor]]:

@@ -29,6 +29,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
+from .loose_biases import is_loose, loosen, row_step
 from .choices import Choices, call_of, choose_each, choose_together, timed
 from .products import Product, match_product
 
@@ -73,12 +74,13 @@ def choose_linears(graph: fx.Graph, choices: Choices) -> None:
     library = choices.library
 
     def decide(found: Product) -> tuple[Any, Epilogue | None] | None:
+        default, loose = library.rows("linear")[0], is_loose(found)
         if found.work < LEAST_WORK:
-            return None
+            return (default, None) if loose else None
         epilogue = match_epilogue(found.node)
-        name = _time(found, epilogue[1] if epilogue else None, choices.packs(found.m), choices.tune, library)
+        name = _time(found, epilogue[1] if epilogue else None, loose, choices.packs(found.m), choices.tune, library)
         row = library.ROWS[name.split("+")[0]]
-        return None if row is library.rows("linear")[0] else (row, epilogue if "+" in name else None)
+        return (row, epilogue if "+" in name else None) if loose or row is not default else None
 
     choose_each(graph, match_linear, decide, lambda found, way: _apply(graph, found, *way, choices))
     if "linear_own" in library.available():
@@ -131,15 +133,13 @@ def _seen_through(node: fx.Node) -> fx.Node:
     return node
 
 
-def _timed(x: Spec, weight: Spec, epilogue: str | None, packs: bool, tune: Any, library: Any) -> tuple[list[str], Any]:
-    """The names of all ways to multiply, and the tuner's choice: each row as it stands, then with the epilogue fused; a row
-    without it runs torch's own op after, so that times compare. x: spec of the operand; weight: as [N, K]."""
-    after = {
-        None: None,
-        "relu": torch.relu,
-        "gelu": torch.nn.functional.gelu,
-        "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
-    }[epilogue]
+def _timed(
+    x: Spec, weight: Spec, epilogue: str | None, loose: bool, packs: bool, tune: Any, library: Any
+) -> tuple[list[str], Any]:
+    """The names of all ways to multiply, and the tuner's choice: each row as it stands, then with the epilogue fused; after a row
+    without it runs what a kernel of ours would take, so that times compare. x: spec of the operand; weight: as [N, K]. loose:
+    whether a kernel adds the bias; the other rows add theirs for nothing."""
+    after = None if epilogue is None else library.after(epilogue)
     rows, n = math.prod(at_hints(x).shape[:-1]), weight.shape[0]
     ways: dict[str, Callable] = {}
     prepare: dict[str, Callable] = {}
@@ -149,30 +149,29 @@ def _timed(x: Spec, weight: Spec, epilogue: str | None, packs: bool, tune: Any, 
         if epilogue in row.epilogues:
             ways[f"{row.name}+{epilogue}"] = call_of(row, ("x", "w", "b"), n=n, epilogue=epilogue)
         if row.pack:
-            packed = lambda x, w, b, row=row: (x, row.pack(w.contiguous(), rows=rows), b)
+            packed = lambda x, w, *b, row=row: (x, row.pack(w.contiguous(), rows=rows), *b)
             prepare |= dict.fromkeys((row.name, f"{row.name}+{epilogue}"), packed)
-    specs = _operands(x, weight)
-    return list(ways), timed(tune, "linear", specs, ways, prepare, cold=[1], attrs=epilogue or "", sample=SAMPLE)
+    specs, attrs = _operands(x, weight)[: 2 if loose else 3], f"then {epilogue}" if epilogue else ""
+    return list(ways), timed(tune, "linear", specs, ways, prepare, cold=[1], attrs=attrs, sample=SAMPLE)
 
 
 def _operands(x: Spec, w: Spec) -> list[Spec]:
-    """Specs that a product is timed on. A bias is always there: it costs nothing beside the product and the timings
-    serve both. An operand that lies transposed, as in the gradient of a weight, is timed so: some libraries copy it first."""
+    """Specs that a product is timed on. A bias is there also for products without: one timing serves both. An operand that lies transposed, as in the gradient of a weight, is timed so: some libraries copy it first."""
     x = at_hints(x)
     rows, k = math.prod(x.shape[:-1]), x.shape[-1]
-    turned = len(x.shape) == 2 and x.stride[0] == 1 and x.stride[1] >= rows > 1
-    flat = Spec((rows, k), x.stride if turned else (k, 1), x.dtype, x.device)
+    turned = row_step(x) == 1 and x.stride[-1] >= rows > 1
+    flat = Spec((rows, k), (1, x.stride[-1]) if turned else (k, 1), x.dtype, x.device)
     return [flat, w, Spec((w.shape[0],), (1,), x.dtype, x.device)]
 
 
 def least_seconds(shape: tuple[int, int], x: Spec, tune: Any, library: Any) -> float | None:
     """Seconds of the fastest call for a constant weight of `shape` [N, K]; None when tuning is off."""
-    _, choice = _timed(x, Spec(shape, (shape[1], 1), x.dtype, x.device), None, True, tune, library)
+    _, choice = _timed(x, Spec(shape, (shape[1], 1), x.dtype, x.device), None, False, True, tune, library)
     return None if choice is None else min(choice.seconds.values())
 
 
-def _time(found: Product, epilogue: str | None, packs: bool, tune: Any, library: Any) -> str:
-    names, choice = _timed(spec_of(found.x), found.weight, epilogue, packs, tune, library)
+def _time(found: Product, epilogue: str | None, loose: bool, packs: bool, tune: Any, library: Any) -> str:
+    names, choice = _timed(spec_of(found.x), found.weight, epilogue, loose, packs, tune, library)
     if choice is not None:
         return choice.name
     # nothing known and tuning off: prepacked when it may be, else what torch itself would take
@@ -181,6 +180,9 @@ def _time(found: Product, epilogue: str | None, packs: bool, tune: Any, library:
 
 def _apply(graph: fx.Graph, found: Product, row: Any, epilogue: Epilogue | None, choices: Choices) -> None:
     node, spec = found.node, spec_of(found.node)
+    if row is choices.library.rows("linear")[0]:
+        loosen(graph, found)
+        return
     if row.pack:
         rows = math.prod(at_hints(spec_of(found.x)).shape[:-1])
 

@@ -226,6 +226,14 @@ static void gelu(f32* y, i64 ly, i64 rows, i64 cols, b8 by_tanh) {
     }
 }
 
+// An epilogue as a pass over `n` numbers.
+static void finish(f32* y, i64 n, i64 epilogue) {
+    if (epilogue > 1) gelu(y, n, 1, n, epilogue == 3);
+    if (epilogue != 1) return;
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+}
+
 // What a thread takes at once: rows [row0, row0 + rows) by `count` panels from column `col` on.
 struct Part {
     const Problem* p;
