@@ -12,10 +12,10 @@ from bytejit.codegen.aten.graph import Aten, Out
 from bytejit.codegen.cpu.emit import CppSource, emit_cpp
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit.call import emit_call
-from bytejit.codegen.libraries.attention import match_attention
 from bytejit.codegen.libraries.convolution import match_plain_backward, match_plain_conv
 from bytejit.codegen.libraries.linear import match_linear
 from bytejit.codegen.libraries.pass_list import CPU_PASSES, JOINT_PASSES
+from bytejit.codegen.libraries.written_attention import match_any_attention
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.plan import Machine, Plan
@@ -81,7 +81,7 @@ class CpuTarget(Target):
 
     def prepare_libraries(self, aten: Aten) -> None:
         """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
-        serves = {conv: match_plain_conv, conv_grad: match_plain_backward, gemm: match_linear, attention: match_attention}
+        serves = {conv: match_plain_conv, conv_grad: match_plain_backward, gemm: match_linear, attention: match_any_attention}
         wanted = [module for module, match in serves.items() if any(match(n) is not None for n in aten.graph.nodes)]
         if len(wanted) > 1:
             build([module.UNIT for module in wanted], self.options)  # side by side

@@ -32,9 +32,9 @@ static PyObject* attention(PyObject*, PyObject* const* a, bj_size) {
     }
     p.mask = pointer<void>(a[5]);
     i64* rest[] = {&p.mb, &p.mh, &p.ml, &p.ms, &p.flags, &p.batch, &p.heads, &p.group,
-                   &p.rows, &p.keys, &p.dim, &p.out, &p.causal};
-    for (i64 i = 0; i < 13; ++i) *rest[i] = integer(a[18 + i]);
-    i64 threads = integer(a[31]);
+                   &p.rows, &p.keys, &p.dim, &p.out, &p.causal, &p.strict};
+    for (i64 i = 0; i < 14; ++i) *rest[i] = integer(a[18 + i]);
+    i64 threads = integer(a[32]);
     void* state = PyEval_SaveThread();
     bj_attention::run(p, threads);
     PyEval_RestoreThread(state);
@@ -49,7 +49,8 @@ BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, 
 @functools.cache
 def define() -> None:
     """Make the operator known to torch; it runs once `register` has been called."""
-    namespace().define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, bool aside) -> Tensor")
+    operands = "Tensor q, Tensor k, Tensor v, Tensor? mask"
+    namespace().define(f"attention({operands}, bool causal, float scale, bool aside, bool strict=False) -> Tensor")
 
 
 @functools.cache
@@ -66,10 +67,10 @@ def register(options: Options) -> dict[str, Callable]:
 
 
 def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """attention(q, k, v, mask, causal, scale, aside, out=None) -> y [B, H, L, E], in `out` when given, else with the heads
-    innermost but one (a transposed [B, L, H, E]) when `aside`, row-major otherwise. q [B, H, L, D], k [B, G, S, D],
+    """attention(q, k, v, mask, causal, scale, aside, strict=False, out=None) -> y [B, H, L, E], in `out` when given, else with
+    the heads innermost but one (a transposed [B, L, H, E]) when `aside`, row-major otherwise. q [B, H, L, D], k [B, G, S, D],
     v [B, G, S, E], all float32, H a multiple of G; mask [..., L, S], broadcast, float32 or bool, or None; causal: row i
-    sees keys 0 .. i."""
+    sees keys 0 .. i; strict: a row whose scores are all -inf is NaN, else 0."""
     run, threads = calls["attention"], torch.get_num_threads
 
     def attention(
@@ -80,6 +81,7 @@ def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         causal: bool,
         scale: float,
         aside: bool,
+        strict: bool = False,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         batch, heads, rows, dim = q.shape
@@ -115,6 +117,7 @@ def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
             dim,
             wide,
             causal,
+            strict,
             threads(),
         )
         return y

@@ -77,8 +77,8 @@ def namespace() -> torch.library.Library:
 @functools.cache
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::linear`, `linears`, `linear_packed` run it. Returns the Python functions
-    behind the operators by operator name, "pack", and "finish", an epilogue in place: an emitter may call these directly, those of one
-    result with `out=`. Raises: NoCompiler, BuildFailed."""
+    behind the operators by operator name, "pack", and "finish", an epilogue in place: an emitter may call these directly,
+    those of one result with `out=`. Raises: NoCompiler, BuildFailed."""
     calls = functions(UNIT, options)
     pack, packed = make_packed(calls)
     made = {

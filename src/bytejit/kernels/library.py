@@ -61,7 +61,8 @@ class Conv:
 
 @dataclass(frozen=True)
 class Attention:
-    """q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None. aside: the result has its heads innermost but one."""
+    """q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None. aside: the result has its heads innermost but one. strict:
+    a row whose scores are all -inf is NaN, else 0 (which torch's own gives)."""
 
     q: Operand
     k: Operand
@@ -70,6 +71,7 @@ class Attention:
     causal: bool = False
     scale: Any = 1.0
     aside: bool = True
+    strict: bool = False
 
 
 FAMILIES: dict[str, type] = {"linear": Linear, "conv": Conv, "attention": Attention}
@@ -266,7 +268,7 @@ def _flash(
 
 
 def _attention_own(a: Attention) -> tuple:
-    return torch.ops.bytejit.attention.default, (a.q, a.k, a.v, a.mask, a.causal, a.scale, a.aside)
+    return torch.ops.bytejit.attention.default, (a.q, a.k, a.v, a.mask, a.causal, a.scale, a.aside, a.strict)
 
 
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})

@@ -71,7 +71,7 @@ def match_attention(node: fx.Node) -> AttentionNodes | None:
     if mask is not None and not _mask_fits(spec_or_none(mask)) or any(0 in s.shape for s in specs):
         return None
     aside = result.stride != contiguous(result).stride
-    if aside and result.stride != _aside(result).stride:
+    if aside and result.stride != aside_of(result).stride:
         return None
     scale = given.get("scale")
     scale = of_q.shape[3] ** -0.5 if scale is None else scale
@@ -93,11 +93,16 @@ def _mask_fits(spec: Spec | None) -> bool:
     )
 
 
-def _aside(spec: Spec) -> Spec:
+def aside_of(spec: Spec) -> Spec:
     """The same tensor as a transposed [B, L, H, E]."""
     b, h, rows, e = spec.shape
     inner = contiguous(Spec((b, rows, h, e), (), spec.dtype, spec.device)).stride
     return Spec(spec.shape, (inner[0], inner[2], inner[1], inner[3]), spec.dtype, spec.device)
+
+
+def worth_timing(work: int, rows: int) -> bool:
+    """Whether an attention of so many multiply-adds, and rows of q, may be faster by another call."""
+    return work >= LEAST_WORK and rows >= LEAST_ROWS
 
 
 def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
@@ -106,7 +111,7 @@ def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
     rows = library.rows("attention")
 
     def decide(found: AttentionNodes) -> Any:
-        if found.work < LEAST_WORK or at_hints(spec_of(found.q)).shape[2] < LEAST_ROWS:
+        if not worth_timing(found.work, at_hints(spec_of(found.q)).shape[2]):
             return None
         row = next(r for r in rows if r.name == _time(found, rows, tune))
         return None if row is rows[0] else row
@@ -125,17 +130,17 @@ def _time(found: AttentionNodes, rows: tuple, tune: Any) -> str:
     do; torch converts bools to numbers in each call."""
     fixed: dict[str, Any] = {"causal": found.causal, "scale": found.scale, "aside": found.aside}
     ways = {row.name: call_of(row, ("q", "k", "v", "mask"), **fixed) for row in rows}
-    operands = [_writable(spec_of(n)) for n in (found.q, found.k, found.v)]
+    operands = [writable(spec_of(n)) for n in (found.q, found.k, found.v)]
     if found.mask is not None:
         mask = spec_of(found.mask)
-        operands.append(_writable(Spec(mask.shape, mask.stride, torch.float32, mask.device), narrow=True))
+        operands.append(writable(Spec(mask.shape, mask.stride, torch.float32, mask.device), narrow=True))
     attrs = f"causal={found.causal} heads={'aside' if found.aside else 'apart'}"
     batched = [i for i, spec in enumerate(operands) if i < 3 or len(spec.shape) == 4 and spec.shape[0] > 1]
     choice = timed(tune, "attention", operands, ways, attrs=attrs, sample=1, along=batched)
     return rows[0].name if choice is None else choice.name
 
 
-def _writable(spec: Spec, narrow: bool = False) -> Spec:
+def writable(spec: Spec, narrow: bool = False) -> Spec:
     """A spec of which a tensor can be made and filled: what is expanded is dense (narrow: of size 1) instead."""
     spec = at_hints(spec)
     wide = [n > 1 and s == 0 for n, s in zip(spec.shape, spec.stride, strict=True)]

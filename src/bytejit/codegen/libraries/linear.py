@@ -29,8 +29,8 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
-from .loose_biases import is_loose, loosen, row_step
 from .choices import Choices, call_of, choose_each, choose_together, timed
+from .loose_biases import is_loose, loosen, row_step
 from .products import Product, match_product
 
 Epilogue = tuple[fx.Node, str]  # a node, and what the rows call it
@@ -156,7 +156,8 @@ def _timed(
 
 
 def _operands(x: Spec, w: Spec) -> list[Spec]:
-    """Specs that a product is timed on. A bias is there also for products without: one timing serves both. An operand that lies transposed, as in the gradient of a weight, is timed so: some libraries copy it first."""
+    """Specs that a product is timed on. A bias is there also for products without: one timing serves both. An operand that
+    lies transposed, as in the gradient of a weight, is timed so: some libraries copy it first."""
     x = at_hints(x)
     rows, k = math.prod(x.shape[:-1]), x.shape[-1]
     turned = row_step(x) == 1 and x.stride[-1] >= rows > 1

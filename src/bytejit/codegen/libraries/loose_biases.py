@@ -1,5 +1,5 @@
-"""Biases that whoever reads a product adds. MKL writes the bias into the whole result before it multiplies, and reads it back while
-it does. A kernel of ours that reads the result anyway adds the bias on the way, for next to nothing."""
+"""Biases that whoever reads a product adds. MKL writes the bias into the whole result before it multiplies, and reads it back
+while it does. A kernel of ours that reads the result anyway adds the bias on the way, for next to nothing."""
 
 from __future__ import annotations
 

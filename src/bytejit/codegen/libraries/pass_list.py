@@ -26,6 +26,7 @@ from .row_attention import take_row_attentions
 from .row_products import take_row_products
 from .stream_layouts import lay_out_streams
 from .sums_of_products import join_sums
+from .written_attention import join_attentions
 
 
 def choose_libraries(
@@ -54,6 +55,7 @@ def choose_libraries(
 CPU_PASSES = (
     on_graph(share_concatenations, "first: layouts follow what is read"),
     on_graph(join_sums, "before linears: what it makes is a product as others"),
+    on_graph(join_attentions, "before linears: a bias is added by kernels that read its product"),
     on_graph(choose_linears, "before attentions: their projections are products"),
     on_graph(choose_attentions),
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),

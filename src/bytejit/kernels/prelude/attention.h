@@ -23,6 +23,7 @@ struct Attention {
     i64 mb, mh, ml, ms, flags;
     i64 batch, heads, group, rows, keys, dim, out;  // dim: of q and k; out: of v and y
     i64 causal;                          // row i sees keys 0 .. i
+    i64 strict;                          // a row whose scores are all -inf is NaN, else 0
     f32 scale;
 };
 
@@ -159,7 +160,7 @@ static void unit(const Attention& a, i64 batch, i64 head, i64 row, i64 n, f32* o
         }
     }
     f32* y = (f32*)a.y.at(batch, head) + row * a.y.l;
-    for (i64 i = 0; i < n; ++i) multiply(y + i * a.y.l, a.out, sum[i] == 0.0f ? 1.0f : 1.0f / sum[i]);
+    for (i64 i = 0; i < n; ++i) multiply(y + i * a.y.l, a.out, sum[i] == 0.0f && !a.strict ? 1.0f : 1.0f / sum[i]);
 }
 
 static void run(const Attention& a, i64 threads) {
