@@ -1,8 +1,7 @@
-"""Option `activation_memory_budget`: fewer bytes are kept for the backward pass, and more is computed again.
+"""Option `activation_memory_budget`: keep fewer bytes for the backward pass, and compute more again.
 
-Two ends are known: what is kept today (only cheap calls are made again), and the fewest bytes, a minimum cut where all that may
-be made again is. Between them, one value after the other is given up, each time the one with most bytes for the work of making
-it again, until the rest fits.
+At a budget of 1 only cheap calls are made again; at 0 everything that may be, which is a minimum cut. Between the two, values
+are dropped one by one, each time the one with the most bytes for the work of making it again, until the rest fits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .min_cut import Cut, base_of, fused, is_view_node, row_of
 
 aten = torch.ops.aten
 FASTER = {"cpu": 8, "cuda": 60}  # multiply-adds that take as long as a byte moved
-STATEFUL = "_rnn"  # in the name of calls that may draw by a state of the library's
+STATEFUL = "_rnn"  # part of the names of calls that may draw random numbers from a state inside a library
 OWN_SIZE = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 FIRST = {aten.addmm.default: 1, aten.baddbmm.default: 1}  # the argument that is the first matrix; 0 in other products
 PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.linear.default, *FIRST})
@@ -35,7 +34,7 @@ PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.linear.default, *F
 
 # ---- what a node is --------------------------------------------------------------------------------------------------
 def repeatable(n: fx.Node) -> bool:
-    """Whether a call gives the same once more and does nothing else."""
+    """Whether a call returns the same when it is made again, and has no other effect."""
     if n.op != "call_function" or PART in n.meta or not isinstance(n.meta.get("spec"), (Spec, tuple)):
         return False
     if n.target is operator.getitem:
@@ -57,7 +56,7 @@ def shape_of(x: object) -> tuple[int, ...]:
 
 
 def multiply_adds(n: fx.Node) -> float:
-    """Of a product, a convolution or an attention; 0 for others, whose time goes into moving bytes."""
+    """Multiply-adds of a product, convolution or attention; 0 for other calls, whose time is that of moving bytes."""
     if n.target in PRODUCTS:
         return math.prod(shape_of(n)) * shape_of(n.args[FIRST.get(n.target, 0)])[-1]
     if n.target is aten.convolution.default:
@@ -69,7 +68,7 @@ def multiply_adds(n: fx.Node) -> float:
 
 
 def work(n: fx.Node, made: Set[fx.Node] = frozenset()) -> float:
-    """An estimate of the time of a call, in bytes moved. made: calls that run beside it, and may share its kernel."""
+    """The estimated time of a call, in bytes moved. made: calls that run too and may share its kernel."""
     if n.target is operator.getitem or is_view_node(n):
         return 0.0
     operands = {base_of(i) for i in n.all_input_nodes}
@@ -80,7 +79,7 @@ def work(n: fx.Node, made: Set[fx.Node] = frozenset()) -> float:
 
 
 class LeastBytes(Cut):
-    """The cut where all that may be made again is: of the fewest bytes. `weights`: inputs that are kept as they are."""
+    """The minimum cut when every call that may be made again is cheap. `weights`: inputs that are kept as they are."""
 
     def cheap(self, n: fx.Node) -> bool:
         """Whether a call may be made again."""
@@ -111,8 +110,8 @@ class Chosen:
 
 
 def choose(budget: float, cheap: set[fx.Node], all_of_them: set[fx.Node], held: frozenset[fx.Node], walk: Walk) -> Chosen:
-    """The calls to make again, so that what is kept fits. cheap, all_of_them: those at a budget of 1, of 0. held: inputs that
-    live anyway."""
+    """The calls to make again so that the kept values fit. cheap, all_of_them: those at a budget of 1 and of 0. held: inputs
+    that stay alive anyway."""
     calls, kept = walk(cheap)
     most, least = total(kept), total(walk(all_of_them)[1])
     limit = least + budget * (most - least)
@@ -122,7 +121,7 @@ def choose(budget: float, cheap: set[fx.Node], all_of_them: set[fx.Node], held: 
 
 @dataclass(frozen=True)
 class _Greedy:
-    """Gives up values. again: calls that may be made again by now; calls: those that are; kept: values that are not."""
+    """Drops values. again: calls that may be made again by now; calls: those that are; kept: values that are saved."""
 
     again: set[fx.Node]
     all_of_them: set[fx.Node]
@@ -131,7 +130,7 @@ class _Greedy:
     kept: dict[fx.Node, None]
 
     def until(self, limit: float, now: float) -> set[fx.Node]:
-        """Gives up values until the rest fits; where that cannot be reached so, all that can be is made again."""
+        """Drops values until the rest fits. Where that is not enough, everything that can be is made again."""
         serial = itertools.count()
         queue = [(-self.gain(n), next(serial), n) for n in self.kept if n in self.all_of_them]
         heapq.heapify(queue)
@@ -154,13 +153,13 @@ class _Greedy:
         return self.again
 
     def gain(self, n: fx.Node) -> float:
-        """Bytes for a byte's time, where a value is given up; 0 where that saves nothing."""
+        """Bytes saved for the time of moving one byte when a value is dropped; 0 where nothing is saved."""
         made, more = self.opened(n)
         saved = total([n]) - total(more - self.held)
         return saved / max(sum(work(m, made) for m in made), 1.0) if saved > 0 else 0.0
 
     def opened(self, value: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
-        """What is made again besides, and what is kept besides, where a value is given up."""
+        """What else is made again, and what else is kept, when a value is dropped."""
         made: set[fx.Node] = set()
         more: set[fx.Node] = set()
         stack = [value]

@@ -1,7 +1,7 @@
-"""A traced graph in two, one after the other: where an output that needs a gradient is computed from another.
+"""Cuts a traced graph in two where an output that needs a gradient is computed from another such output.
 
-Autograd must know both as results of nodes of their own: the program may go backward from the one to the other, put a hook on
-it, or have its gradient kept. The first part ends with the output that others are computed from.
+Autograd must see them as results of two nodes: the program may run a backward pass from one to the other, register a hook on
+it, or retain its gradient. The first part ends with the output that others are computed from.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Half:
 
 
 def cut_after(gm: fx.GraphModule, node: fx.Node) -> tuple[Half, Half]:
-    """Both parts of a graph. Raises: CannotNormalise where a state is set across the cut or sizes are symbols."""
+    """Both parts of a graph. Raises: CannotNormalise where ambient state is set in it, or where sizes are symbolic."""
     nodes = list(gm.graph.nodes)
     if any(symbolic(n.meta.get("val")) for n in nodes):
         raise CannotNormalise("an output that needs a gradient is computed from another, with symbolic sizes")
@@ -72,7 +72,7 @@ def symbolic(value: object) -> bool:
 
 
 def half(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> Half:
-    """The calls as a graph of their own. mode: whether gradients are on where it begins."""
+    """The calls as a graph of their own. mode: whether gradients are on at its start."""
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     taken = dict.fromkeys(i for n in calls for i in n.all_input_nodes if i not in own)

@@ -1,7 +1,7 @@
 """The joint graph: a traced graph and the gradients of its outputs, as one functional ATen graph.
 
-The traced graph is run on fakes that need gradients under a recorder, then torch's engine goes backward through them under
-the same recorder. Its inputs: those of the traced graph, a tangent for each of `primals`, the constants.
+The traced graph runs on fake tensors under a recorder. Then torch's autograd engine runs the backward pass under the same
+recorder. Its inputs: those of the traced graph, a tangent for each of `primals`, the constants.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Given:
 
 @dataclass(frozen=True)
 class JointView:
-    """A view of `base`, laid out as result `like`. followed: autograd follows it: it was not made with gradients off."""
+    """A view of `base`, laid out as result `like`. followed: autograd follows it, because it was made with gradients on."""
 
     base: Made | Given
     like: int
@@ -61,7 +61,7 @@ class JointView:
 
 @dataclass(frozen=True)
 class Apart:
-    """Result `index`, in the memory of another but not its view for autograd."""
+    """Result `index`. It shares memory with another, but autograd does not see it as a view."""
 
     index: int
 
@@ -90,7 +90,8 @@ class Joint:
     kept: Kept = Kept()
 
     def changed(self, change: Callable[[Aten], Aten]) -> Joint:
-        """The same after `change` has changed the graph in place. New calls before the forward pass's last one belong to it."""
+        """The joint graph after `change` has changed it in place. New calls in front of the forward pass's last call belong to
+        that pass."""
         last = next(n for n in reversed(self.aten.graph.nodes) if n in self.forward)
         made = change(self.aten)
         nodes = list(made.graph.nodes)
@@ -180,10 +181,9 @@ def _refuse_written(rec: Recorder, leaves: Sequence[tuple[int, Fake]]) -> None:
 
 
 class _Results:
-    """What the forward graph returns, and how the program's outputs are made of it.
-
-    A storage of which one output is shown is a result itself. Where several are, the storage is the result and the outputs
-    are views of it, made where autograd sees them.
+    """What the forward graph returns, and how the program's outputs are made from it. Where a storage has one output, that
+    output is the result. Where it has several, the storage is the result, and the outputs are views of it, which are made where
+    autograd sees them.
     """
 
     def __init__(self, rec: Recorder, flat: Sequence) -> None:
@@ -205,7 +205,7 @@ class _Results:
         return (*self.grown, *self.plain)
 
     def recipe(self, x: object) -> Recipe:
-        """How one output of the program is made."""
+        """How to make one output of the program."""
         if type(x) is not Fake:
             return self.other(out_of(self.rec, self.found, x))
         if id(x) not in self.known:
@@ -267,8 +267,8 @@ class _Results:
 
 
 def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
-    """Raises: Dependent where one result with a gradient is computed from another: they would be one node of autograd, and
-    nobody could go back from the one to the other."""
+    """Raises: Dependent where one result with a gradient is computed from another. As results of one autograd node, no gradient
+    could flow between them."""
     edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals)}
     seen, stack = set(), [edge for p in results.primals for edge in p.grad_fn.next_functions]
     found = set()
@@ -321,13 +321,13 @@ def _backward(rec: Recorder, primals: Sequence[Fake], leaves: Sequence[tuple[int
 
 
 def _alone(fake: Fake) -> Meta:
-    """What a tensor looks like that has the storage for itself."""
+    """The meta of a tensor that is alone in its storage."""
     return fake_of_spec(spec_of(fake)).m
 
 
 # ---- numbers of inputs and outputs -----------------------------------------------------------------------------------
 def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]:
-    """Put the placeholders of constants behind the tangents. Returns the new number of each."""
+    """Move the placeholders of constants behind the tangents. Returns the new index of each."""
     nodes = [n for n in rec.graph.nodes if n.op == "placeholder"]
     early = [i for i in range(inputs, len(nodes)) if not nodes[i].name.startswith("tangent")]
     first = next((i for i in range(inputs, len(nodes)) if i not in early), len(nodes))
@@ -338,11 +338,11 @@ def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]
 
 
 def bytes_of(spec: Spec) -> float:
-    """The size of a tensor, symbols as they were when the graph was made. Units: bytes."""
+    """The size of a tensor; symbols count with the value they had when the graph was made. Units: bytes."""
     return float(math.prod(map(ix.hint, spec.shape)) * spec.dtype.itemsize)
 
 
 def refuse_leaf(x: Fake) -> None:
-    """No graph makes a leaf. Raises: CannotNormalise."""
+    """Raises: CannotNormalise where an output is a leaf that the graph itself would have to make."""
     if x.requires_grad and x.is_leaf:
         raise CannotNormalise("an output is a leaf: requires_grad_() of what was made inside")

@@ -1,8 +1,8 @@
 """Which values of the forward pass are kept for the backward pass, and which are computed again: a minimum cut over bytes.
 
 Cheap calls may be computed again from what is kept; products, convolutions, attention, reductions, random numbers and calls
-through torch may not. Every value is a pipe as wide as its bytes, from what exists to what the backward pass reads; the pipes
-of the narrowest cut are what is kept.
+through torch may not. In the flow network each value is an edge whose capacity is its bytes, from what exists to what the
+backward pass reads. The edges of the minimum cut are the values to keep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bytejit.common.spec import Spec
 
 from .joint import bytes_of
 
-CHEAP = {"cpu": 4, "cuda": 60}  # the dearest row that is computed again, in additions an element: reading memory costs that
+CHEAP = {"cpu": 4, "cuda": 60}  # additions per element; for a dearer call, reading its value is cheaper
 FUSED = ("pointwise", "composite", "view", "reduce", "create")
 aten = torch.ops.aten
 
@@ -58,7 +58,7 @@ class Cut:
         return n in self.shown or not fused(n) or any(not fused(u) for u in n.users if u in self.forward)
 
     def width(self, n: fx.Node) -> float:
-        """What it costs to keep a value. Units: bytes; one that would not be written otherwise counts twice."""
+        """The cost of keeping a value. Units: bytes. A value that would not be written otherwise counts twice."""
         spec = n.meta["spec"]
         if n.op == "placeholder":
             return 1.0 if n in self.weights else 0.5 * bytes_of(spec)
@@ -68,7 +68,7 @@ class Cut:
 
     # ---- the cut -----------------------------------------------------------------------------------------------------
     def recomputed(self, needed: Iterable[fx.Node]) -> set[fx.Node]:
-        """The calls that may be made again, but for those whose values are kept. needed: what the backward pass reads."""
+        """The calls that may be made again, without those whose values are kept. needed: what the backward pass reads."""
         needed = {n for n in needed if isinstance(n.meta.get("spec"), Spec)}
         if not any(map(self.cheap, needed)):
             return set()
@@ -89,7 +89,7 @@ class Cut:
         return found
 
     def kept(self, region: networkx.DiGraph, free: set[fx.Node], needed: set[fx.Node]) -> set[fx.Node]:
-        """The narrowest set of values that all that is needed can be computed from."""
+        """The set of fewest bytes from which everything needed can be computed."""
         pipes = networkx.DiGraph()
         for n in region:
             width = self.width(n) if isinstance(n.meta["spec"], Spec) else math.inf
@@ -112,18 +112,18 @@ def is_view_node(n: fx.Node) -> bool:
 
 
 def base_of(n: fx.Node) -> fx.Node:
-    """What a node is a view of, in the end."""
+    """The node that is no view and that a node is a view of."""
     while is_view_node(n):
         n = n.all_input_nodes[0]
     return n
 
 
 def row_of(n: fx.Node) -> Op | None:
-    """The row of a call in the table of ops."""
+    """The row of a call in the op table; None where it has none."""
     return table().by_aten.get(str(n.target))
 
 
 def fused(n: fx.Node) -> bool:
-    """Whether a call becomes part of a kernel of ours."""
+    """Whether a call becomes part of one of our kernels."""
     row = row_of(n)
     return row is not None and row.kind in FUSED

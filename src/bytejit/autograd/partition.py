@@ -57,7 +57,7 @@ class Parts:
     saved: int
     numbers: int
     tangents: tuple[Spec, ...]
-    layouts: tuple[tuple[int, int, int] | None, ...]  # where sizes and strides of a tangent begin and end; None: as its spec
+    layouts: tuple[tuple[int, int, int] | None, ...]  # begin of its sizes, its strides, their end; None: as its spec
     written: tuple[int, ...]  # inputs
     copied: tuple[int, ...]  # those that results with gradients are computed from
     random: bool  # whether the forward pass draws random numbers
@@ -82,7 +82,7 @@ class Parts:
 def partition(joint: Joint, weights: frozenset[int] = frozenset(), budget: float = 1.0) -> Parts:
     """The two graphs. What the forward pass computed and the backward pass reads is saved, or computed again where that is
     cheap (`min_cut`) or the budget asks for it (`budget`); views, and what is made of numbers alone, are made again. weights:
-    inputs that live anyway."""
+    inputs that stay alive anyway."""
     return _Partition(joint, weights, budget).parts()
 
 
@@ -142,14 +142,14 @@ class _Partition:
         )
 
     def names(self, calls: Set[fx.Node]) -> tuple[str, ...]:
-        """What the ops of calls are called, in order."""
+        """The names of the ops of calls, in the order of the graph."""
         return tuple(
             n.target._schema.name.removeprefix("aten::") for n in self.nodes if n in calls and hasattr(n.target, "_schema")
         )
 
     # ---- which node goes where ---------------------------------------------------------------------------------------
     def forward_calls(self) -> set[fx.Node]:
-        """The calls that the forward's results and writes are computed from, and those before the backward that act."""
+        """The calls of the forward graph: all that its results and writes are computed from, and calls with effects."""
         wanted = [p for o in self.results for p in positions(o)] + [m.position for m in self.joint.aten.mutations]
         acting = [n for n in self.nodes if n in self.joint.forward and n.op == "call_function" and acts(n)]
         return ancestors([*(self.flat[p] for p in wanted), *acting])
@@ -183,16 +183,16 @@ class _Partition:
         return found.again
 
     def held(self, inputs: Iterable[fx.Node]) -> set[fx.Node]:
-        """What is there in the backward pass without being saved as a value of the forward pass: inputs, unless written."""
+        """What the backward graph has without a value saved for it: inputs that are not written, constants, tangents."""
         return {*(n for n in inputs if n not in self.written), *self.constants, *self.tangents}
 
     def values_to_save(self, read: Iterable[fx.Node], held: Set[fx.Node]) -> list[fx.Node]:
-        """Of what the backward graph reads, the values that the forward pass hands over."""
+        """The values that the backward graph reads and that the forward graph must return for it."""
         read = set(read)
         return [n for n in self.nodes if n in read and n not in held and isinstance(n.meta.get("spec"), Spec)]
 
     def backward_calls(self, shown: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
-        """The calls of the backward graph, and what it reads besides: nodes of the forward, placeholders."""
+        """The calls of the backward graph, and the nodes of the forward graph and placeholders that they read."""
         late = set(self.tangents)
         for n in self.nodes:
             if n.op == "call_function" and not late.isdisjoint(n.all_input_nodes):
@@ -213,7 +213,8 @@ class _Partition:
         return calls, read
 
     def is_recomputed(self, n: fx.Node) -> bool:
-        """Whether a call of the forward pass is made again in the backward pass: its result cannot be kept or costs nothing."""
+        """Whether the backward graph makes a call of the forward pass again: it was chosen, its result cannot be saved, or it
+        costs nothing."""
         if n in self.recomputed:
             return True
         if n.target is operator.getitem:
@@ -221,7 +222,7 @@ class _Partition:
         return not isinstance(n.meta.get("spec"), Spec) or is_view(n.target) or not n.all_input_nodes and not acts(n)
 
     def numbers(self, nodes: Iterable[fx.Node]) -> dict[str, OutputNumber]:
-        """The sizes and floats that are known at the call only and that the backward graph speaks of, by name."""
+        """The symbolic sizes and floats that the backward graph uses, by name."""
         found: dict[str, OutputNumber] = {}
         floats = {
             n.meta["spec"].symbol: OutputNumber(n.meta["spec"]) for n in self.inputs if isinstance(n.meta.get("spec"), Real)
@@ -234,7 +235,8 @@ class _Partition:
 
     # ---- the graphs --------------------------------------------------------------------------------------------------
     def layouts(self) -> tuple[list[Out], tuple[tuple[int, int, int] | None, ...]]:
-        """Outputs that are the sizes and strides of tangents, where these are known at the call only, and where each has its."""
+        """Outputs that are the sizes and strides of tangents with symbolic sizes, and for each tangent where these are among
+        them."""
         found: list[Out] = []
         places: list[tuple[int, int, int] | None] = []
         for spec in self.joint.tangents:
@@ -303,7 +305,8 @@ class _Partition:
         return check(Aten(graph, outs, (), self.joint.aten.constants)), grads
 
     def in_order(self, back: set[fx.Node]) -> list[fx.Node]:
-        """The calls of the backward graph in order; where memory is short, what is made again comes just before its first use."""
+        """The calls of the backward graph in order. Under a memory budget a call that is made again comes just before its first
+        use."""
         calls = [n for n in self.nodes if n in back]
         if self.budget == 1:
             return calls
@@ -321,7 +324,7 @@ class _Partition:
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """These and all that they are computed from."""
+    """The nodes and all nodes that they are computed from."""
     seen: set[fx.Node] = set()
     stack = list(nodes)
     while stack:
@@ -333,7 +336,7 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def placed(graph: fx.Graph, node: fx.Node, name: str = "") -> fx.Node:
-    """A placeholder that looks like `node`."""
+    """A placeholder with the name and the spec of `node`."""
     made = graph.placeholder(name or node.name)
     if "spec" in node.meta:
         made.meta["spec"] = node.meta["spec"]
@@ -349,7 +352,7 @@ def copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 def positions_used(outs: Iterable[Out], mutations: Iterable) -> list[int]:
-    """All values that outputs and writes need, in order."""
+    """The positions of the values that outputs and writes need, sorted."""
     return sorted({p for o in outs for p in positions(o)} | {m.position for m in mutations})
 
 
@@ -372,7 +375,7 @@ def symbols_of(x: object) -> dict[str, ix.Sym]:
 
 
 def names_in(x: object) -> set[str]:
-    """The names of sizes and floats that a value is computed from: of what is computed itself, those that it comes from."""
+    """The names of the symbolic sizes and floats in a value. A computed one counts by the names that it is computed from."""
     found = set()
     for name, symbol in symbols_of(x).items():
         found |= set(re.findall(r"\b[sf]\d+\b", symbol.text)) if symbol.text else {name}
@@ -382,7 +385,7 @@ def names_in(x: object) -> set[str]:
 
 
 def reals_in(x: object) -> list[Real]:
-    """The floats anywhere in a value that are known at the call only."""
+    """The symbolic floats anywhere in a value."""
     if isinstance(x, dict):
         x = tuple(x.values())
     if isinstance(x, (tuple, list)):

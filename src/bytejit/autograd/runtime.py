@@ -1,8 +1,8 @@
-"""What runs the two graphs: one node of torch's autograd.
+"""Runs the forward and the backward graph as one node of torch's autograd.
 
-What the backward pass needs is saved by torch's own `save_for_backward`, so that its checks of versions, its errors and the
-program's `saved_tensors_hooks` hold. A backward pass that is itself differentiated (`create_graph=True`) runs the traced graph
-once more through torch.
+What the backward pass needs is saved by torch's own `save_for_backward`. So torch's version checks, its errors and the
+program's `saved_tensors_hooks` work as in eager. A backward pass that is itself differentiated (`create_graph=True`) runs the
+traced graph once more through torch.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from .versions import TWICE, check_unchanged
 
 
 class TrainingProgram:
-    """A graph whose outputs need gradients. forward: runs `parts.forward`; backward(aten): makes what runs a backward graph."""
+    """A graph whose outputs need gradients. forward: runs `parts.forward`; backward(aten): compiles a backward graph."""
 
     def __init__(self, gm: fx.GraphModule, parts: Parts, forward: Callable, backward: Callable[[Aten], Callable]) -> None:
         self.parts, self.forward, self.build = parts, forward, backward
         self.plain = gm.forward
         self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
         self.autocast, self.casts = autocast_now(), autocast_state()
-        # which tangents are undefined -> (callable of the backward graph without them, where each gradient is in its outputs)
+        # which tangents are undefined -> (the compiled backward graph without them, the position of each gradient in its
+        # outputs)
         self.made: dict[frozenset[int], tuple[Callable, tuple[int | None, ...]]] = {}
         self.lock = threading.Lock()
         self.inputs = tuple(i for i, _ in parts.grads)
@@ -74,12 +75,12 @@ class TrainingProgram:
         return found[0] if self.parts.single else found
 
     def before(self, inputs: Sequence) -> tuple:
-        """The inputs as they are now, for a backward pass that is differentiated itself: it runs the forward pass again."""
+        """The inputs as they are now. A backward pass that is itself differentiated runs the forward pass again from them."""
         return tuple([x.detach().clone() if i in self.parts.copied else x for i, x in enumerate(inputs)])
 
     # ---- backward ----------------------------------------------------------------------------------------------------
     def backward(self, missing: frozenset[int]) -> tuple[Callable, tuple[int | None, ...]]:
-        """The callable of the backward graph without some tangents, built on first use, and where each gradient is."""
+        """The compiled backward graph without some tangents, built on first use, and the position of each gradient."""
         found = self.made.get(missing)
         if found is None:
             with self.lock:
@@ -118,7 +119,7 @@ class TrainingProgram:
         return [None if at is None or places[at] is None else made[places[at]] for _, at in parts.grads]
 
     def only_through_torch(self, missing: frozenset[int], tangents: Sequence[torch.Tensor | None]) -> str:
-        """Why a backward pass is not for the compiled graph; "" where it is. missing: outputs that were not used."""
+        """Why a backward pass cannot use the compiled graph; "" where it can. missing: outputs that were not used."""
         if any(t is not None and is_batched(t) for t in tangents):
             return "it is for many gradients at once"
         if torch._C._is_any_autocast_enabled() and autocast_state() != self.casts:  # which casts what gradients are made of
@@ -130,7 +131,7 @@ class TrainingProgram:
         return ""
 
     def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:
-        """A tangent laid out as the backward graph was made for; memory that nothing reads where there is none."""
+        """A tangent in the layout that the backward graph was made for; where it is undefined, memory that nothing reads."""
         spec = self.parts.tangents[i]
         at = self.parts.layouts[i]
         shape, stride = (spec.shape, spec.stride) if at is None else (ctx.sizes[at[0] : at[1]], ctx.sizes[at[1] : at[2]])
@@ -143,7 +144,7 @@ class TrainingProgram:
     def differentiable(
         self, ctx: CompiledRegion, saved: Sequence[torch.Tensor], tangents: Sequence, create: bool = True
     ) -> Sequence:
-        """The same from the traced graph, run again; create: as results that autograd follows."""
+        """The gradients from the traced graph, run again. create: autograd follows them."""
         if ctx.others is None:
             raise RuntimeError("Trying to backward through the graph a second time, after its inputs have been let go")
         parts = self.parts
@@ -213,7 +214,7 @@ apply = super(torch.autograd.Function, CompiledRegion).apply
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
-    """What makes an output of the program of the results and the inputs."""
+    """The function that makes an output of the program from the results and the inputs."""
     if isinstance(recipe, JointView):
         return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
     index = recipe.index

@@ -1,8 +1,8 @@
-"""The backward graph where some outputs were not used: their tangents are undefined, which is not the same as zeros.
+"""The backward graph for calls where some outputs were not used. Their tangents are undefined, which is not the same as zeros.
 
-A backward pass is linear in what comes from its tangents. A call of which all such operands are undefined is undefined itself
-and is not made; a sum is its other operand; any other call that mixes both is given zeros, as torch gives them to a node with
-several results.
+A backward pass is linear in what comes from its tangents. A call whose operands of that kind are all undefined is undefined
+itself and is left out. A sum with one undefined operand is its other operand. Any other call that mixes both gets zeros, as
+torch passes them to a node with several results.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def without(parts: Parts, missing: frozenset[int]) -> tuple[Aten, tuple[int | No
 
 
 def _undefined(graph: fx.Graph, tangents: list[fx.Node], missing: set[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, fx.Node]]:
-    """The nodes without a value, and the sums that are one of their operands. Other calls are given zeros."""
+    """The nodes without a value, and the sums that are one of their operands. Other calls get zeros."""
     late, undefined, summed = set(tangents), set(missing), {}
     for n in list(graph.nodes):
         given = [i for i in n.all_input_nodes if i in late]
@@ -82,7 +82,7 @@ def _is_sum(n: fx.Node, gone: list[fx.Node]) -> bool:
 
 
 def _other(n: fx.Node, summed: dict[fx.Node, fx.Node]) -> fx.Node:
-    """What a sum comes to in the end."""
+    """The operand that is left of a sum, of which one or more were undefined."""
     while n in summed:
         n = summed[n]
     return n

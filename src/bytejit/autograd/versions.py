@@ -1,7 +1,7 @@
-"""What eager would have saved for the backward pass and would look at again there: whether it was written since.
+"""Version checks of the tensors that eager would have saved for the backward pass.
 
-A compiled region saves less, or copies of what eager saves as it is. So that a program that writes such a tensor between the two
-passes hears of it all the same, the versions of inputs and outputs that eager would have saved are compared.
+Eager raises an error when the program writes a saved tensor between the two passes. A compiled region saves fewer tensors, or
+copies of them. To raise the same error it compares the versions of the inputs and outputs that eager would have saved.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kept:
     anything: bool = False
 
     def seen(self, inputs: Sequence, outputs: Sequence) -> tuple:
-        """These tensors, weakly, with their versions."""
+        """Weak references to these tensors, with their versions."""
         found = [inputs[i] for i in self.inputs] + [outputs[i] for i in self.outputs]
         return tuple((weakref.ref(t), t._version) for t in found if not t.is_inference())
 

@@ -1,4 +1,5 @@
-"""Backends of a user's own that take ATen graphs: the forward graph and, where gradients are needed, the backward graph."""
+"""`bytejit.backends.aot`: user backends that take ATen graphs, the forward graph and, where gradients are needed, the backward
+graph."""
 
 from __future__ import annotations
 
@@ -50,14 +51,14 @@ def aot_backend(forward: Compile, backward: Compile | None) -> Callable:
 
 
 def compiled(aten: Aten, compile: Compile) -> Callable:
-    """A graph's callable, of which the user's computes the flat tuple. Raises: Undecided for symbolic sizes."""
+    """The callable of a graph whose flat tuple the user's compiler computes. Raises: Undecided for symbolic sizes."""
     inputs = [n for n in aten.graph.nodes if n.op == "placeholder"]
     examples = [example(n.meta.get("spec")) for n in inputs]
     return with_outputs(aten, compile(module_of(copy_graph(aten.graph)), examples))
 
 
 def with_outputs(aten: Aten, call: Callable) -> Callable:
-    """A graph's callable, of which `call`, a function of the inputs and constants, computes the flat tuple."""
+    """The callable of a graph whose flat tuple `call` computes from the inputs and constants."""
     graph = fx.Graph()
     given = []
     for n in aten.graph.nodes:

@@ -1,4 +1,4 @@
-"""`Compiled`: one graph on its way from ATen to a callable, for any target."""
+"""`Compiled`: the stages from an ATen graph to a callable, for any target."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAN = Stage("schedule", check_plan, text)
 
 
 def with_lines(graph: torch.fx.Graph) -> None:
-    """Let the places of nodes hold the user's lines, for the comments of kernels: the tracer leaves them unread."""
+    """Read the source lines of the nodes' places, for comments in kernels. The tracer does not read them."""
     for node in graph.nodes:
         where = node.meta.get("where")
         if isinstance(where, Where):
@@ -49,7 +49,7 @@ def with_lines(graph: torch.fx.Graph) -> None:
 
 @dataclass
 class Compiled:
-    """One graph on its way through codegen. Its `Report` gets statistics and the texts of the debug folder."""
+    """Compiles one graph. Its `Report` gets statistics and the texts of the debug folder."""
 
     gm: torch.fx.GraphModule
     aten: Aten
@@ -64,7 +64,7 @@ class Compiled:
 
     # ---- parts ------------------------------------------------------------------------------------------------------
     def build(self, aten: Aten) -> Callable:
-        """The graph's callable; what the CPU computes before all else, or after it, is a graph of the target's host."""
+        """The graph's callable. What the CPU computes first or last becomes a graph of its own, for the target's host."""
         aten = self.target.prepare(aten)
         if not self.target.host:
             return self.build_part(aten)
@@ -76,7 +76,7 @@ class Compiled:
         return found.joined(self.build_after_host(found.first), after, single)
 
     def build_after_host(self, aten: Aten) -> Callable:
-        """A graph's callable where nothing runs on the CPU after it."""
+        """The callable of a graph after which nothing runs on the CPU."""
         found = cpu_part(aten)
         if found is None:
             return self.build_part(aten)
@@ -84,7 +84,7 @@ class Compiled:
         return found.joined(self.build_part(found.first), before, writes)
 
     def on_host(self, part: Aten) -> Callable:
-        """A part's callable, in kernels of the host's."""
+        """A part's callable, compiled for the host."""
         host = registry.lookup_target(self.target.host)(torch.device("cpu"), self.options)
         return Compiled(self.gm, part, self.options, host).build_part(part)
 
@@ -109,7 +109,8 @@ class Compiled:
         return with_row(call, None if found is None else RowSender(found.pack, self.target.device), unread)
 
     def frozen(self, inputs: Sequence) -> Callable:
-        """The same with weights folded in; notices writes to them by version and address, and folds anew."""
+        """The callable with weights folded into constants. It notices writes to weights by version and address, and folds
+        again."""
         state: dict = {}
 
         def fold(args: Sequence) -> None:
@@ -161,7 +162,7 @@ class Compiled:
             return made.call, made.numbers
 
         def again(returned: dict[str, tuple]) -> Callable | None:
-            """The graph with its libraries' own strides; what they return then is copied where it still differs."""
+            """The graph with the strides that its libraries returned. Results that still differ then are copied."""
             better = relaid(aten, plan, returned)
             try:
                 return None if better is None else self.compiled(target, better).call
@@ -172,7 +173,7 @@ class Compiled:
         return Replaceable(made.call, made.fits.returned, again), made.numbers
 
     def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
-        """The plan and the kernels' text: from disk, unless texts are kept."""
+        """The plan and the kernels' text, from disk unless the texts of all stages are wanted."""
         facts = None if self.texts else target.plan_key()
         key = plan_cache.key_of(aten, *facts) if facts is not None else None
         found = plan_cache.load(key, self.options) if key else None

@@ -1,4 +1,4 @@
-"""The CPU: C++ text, built or found in the cache, and the Python function that calls it."""
+"""The target of the CPU: C++ text, built or found in the cache, and the Python function that calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A GPU: Triton text, compiled side by side or found in the cache, and the Python around it. On the CPU: Triton's interpreter."""
+"""The target of a GPU: Triton text, compiled in parallel or found in the cache, and the Python around it. On the CPU: Triton's
+interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ INTERPRETED = Machine("cuda", 132, 16, 50 << 20)  # what the interpreter pretend
 
 @functools.cache
 def lacks(device: int) -> str:
-    """Why kernels cannot be built for a GPU, in one line; "" when they can."""
+    """Why kernels cannot be built for this GPU, in one line; "" when they can."""
     reason = lacks_triton()
     if reason:
         return reason
@@ -54,7 +55,7 @@ def lacks(device: int) -> str:
 
 
 def lacks_triton() -> str:
-    """What to say where triton is missing; "" where it is there."""
+    """The message when triton is missing; "" where it is installed."""
     return "" if build_triton.triton_version() else "triton is not installed (pip install 'bytejit[gpu]')"
 
 
@@ -72,7 +73,7 @@ def cuda_machine(device: int) -> Machine:
 
 
 def begin(device: int, options: Options) -> None:
-    """Start the compile workers and the build of the launcher, so that they are ready when the kernels' text is."""
+    """Start the compile workers and the build of the launcher, so that they are ready when the kernels are printed."""
     workers().warm(arch_of(device))
     ahead(cuda_launch.UNIT, options)
 

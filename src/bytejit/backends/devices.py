@@ -14,10 +14,9 @@ CPU = torch.device("cpu")
 
 
 def target_of(gm: torch.fx.GraphModule) -> tuple[Target, str]:
-    """The target of a graph: the CPU's, or that of the one other device that its tensors are on; and why there are no kernels,
-    "" when there are.
-
-    Tensors on the CPU may stand beside those of another device: what is computed with them runs within the graph.
+    """(target, reason) of a graph. target: that of the CPU, or of the one other device that its tensors are on. reason: why
+    there are no kernels, "" when there are. Tensors on the CPU may occur beside those of another device; the graph computes
+    with them, too.
     """
     options: Options = info_of(gm).settings.options
     found: set[torch.device] = set()

@@ -32,7 +32,7 @@ from .training import trained
 
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
-    """Fused kernels. What cannot be compiled runs through torch, counted and named."""
+    """Backend: fused kernels. What cannot be compiled runs through torch, with a count and a reason."""
     install_checks(info_of(gm).settings.options)
     target, reason = target_of(gm)
     return compile_for(target, gm, example_inputs, reason)
@@ -67,12 +67,12 @@ def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list,
 
 
 def in_kernels(gm: torch.fx.GraphModule, compile: Callable[[], Callable]) -> Callable:
-    """What `compile` makes, or the graph through torch where there can be no kernels."""
+    """What `compile` returns, or the graph through torch where kernels cannot be built."""
     try:
         return compile()
     except Undecided as e:
         return through_torch(gm, f"not for symbolic sizes: {e}")
-    except NoCompiler:  # whoever looked for it has warned
+    except NoCompiler:  # the search for it has warned already
         return through_torch(gm, "no C++ compiler")
     except NoDriver as e:
         logs.warn_once("no CUDA driver", str(e))
@@ -80,13 +80,13 @@ def in_kernels(gm: torch.fx.GraphModule, compile: Callable[[], Callable]) -> Cal
 
 
 def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_inputs: list) -> Callable:
-    """The callable of a graph in ATen; its report goes to `gm`."""
+    """The callable of an ATen graph. Its report belongs to `gm`."""
     if target.options.fused_rng:
         aten = fuse_draws(aten)
     compiled = Compiled(gm, aten, target.options, target)
     call = compiled.frozen(example_inputs) if target.options.freeze else compiled.build(aten)
     stats = report_of(gm).stats
-    if target.host or stats is None or stats.externs:  # kernels look at no state
+    if target.host or stats is None or stats.externs:  # kernels depend on no ambient state
         call = without_autocast(gm, call)
     return call
 
@@ -97,7 +97,7 @@ def compile_training(gm: torch.fx.GraphModule, aten: Aten, target: Target) -> Ca
 
 
 def laid_out(aten: Aten, target: Target) -> Aten:
-    """A graph of both passes after the target's passes over it, in place."""
+    """Runs the target's passes over a graph of both passes, in place."""
     if not target.joint_passes:
         return aten
     tuner = target.tuner()
@@ -112,7 +112,7 @@ def install_checks(options: Options) -> None:
     if CHECKER.built:
         return
     first = not CHECKER.installed
-    CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])  # with the settings of the graph at hand
+    CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])  # with the settings of this graph
     if first and getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None:
         PROBES.start("layouts")
         build_cpp.ahead(unit(), options)  # its compiler runs beside the lowering of the first graph

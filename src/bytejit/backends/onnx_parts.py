@@ -1,4 +1,4 @@
-"""What the backends that run ONNX models share: a graph's parts as models, each with a callable around it."""
+"""The common part of the backends that run ONNX models: a graph's parts become models, each with a callable around it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_WEIGHTS = 1 << 30  # bytes of weights within one model: a serialized one ho
 
 
 class Unloadable(Exception):
-    """An engine does not take a model. The message is its reason, in one line."""
+    """An engine cannot load a model. The message is the reason, in one line."""
 
 
 class Engine(ABC):
@@ -45,7 +45,7 @@ class Engine(ABC):
 
     @abstractmethod
     def refuses(self, node: fx.Node) -> str:
-        """Why a call that ONNX has stays with torch; "" where the engine computes what torch does."""
+        """Why torch runs a call that ONNX can express; "" where the engine computes the same as torch."""
 
     @abstractmethod
     def load(self, model: Model, device: torch.device) -> Run:
@@ -62,7 +62,8 @@ def backend_of(engine: Engine) -> Callable:
 
 
 def frozen_or_not(gm: fx.GraphModule, aten: Aten, engine: Engine, inputs: Sequence) -> Callable:
-    """The callable of a graph. Under the option `freeze` its weights are a part of the models; a write to one makes them anew."""
+    """The callable of a graph. Under the option `freeze` the models contain the weights, and are built again after a write to
+    one."""
     info = info_of(gm)
     if not info.settings.options.freeze or info.needs_grad or gm.meta.get("backward"):
         return Graph(gm, aten, engine, {}).build()
@@ -83,7 +84,7 @@ def frozen_or_not(gm: fx.GraphModule, aten: Aten, engine: Engine, inputs: Sequen
 
 
 class Graph:
-    """One graph on its way to models. weights: tensors of inputs that become constants of the models."""
+    """Turns one graph into models. weights: input tensors that become constants of the models."""
 
     def __init__(self, gm: fx.GraphModule, aten: Aten, engine: Engine, weights: Mapping[int, torch.Tensor]) -> None:
         self.gm, self.aten, self.engine = gm, aten, engine
@@ -93,7 +94,7 @@ class Graph:
         self.texts: list[str] = []
 
     def build(self) -> Callable:
-        """The graph's callable: its parts as models, the rest by torch."""
+        """The graph's callable: the engine runs its parts, torch the rest."""
         devices = {s.device for n in self.aten.graph.nodes for s in table.tensors_of(n)}
         if reason := self.engine.unavailable(devices):
             return self.through_torch(reason)
@@ -129,7 +130,7 @@ class Graph:
         return reason
 
     def refuse(self, failed: Failed) -> None:
-        """Find the calls of a part that the engine does not load even alone; where there is none, it is all of them."""
+        """Find the calls that the engine cannot load even alone; if each of them loads alone, all calls of the part."""
         stage = [n.meta["origin"] for n in failed.part.graph.nodes if n.op == "call_function"]
         numbers = numbers_of(self.aten)
         found: dict[fx.Node, str] = {}
@@ -170,7 +171,7 @@ class Failed(Exception):
 
 
 class PartCall:
-    """A part's callable: its inputs -> the tuple of its values. Where the engine raises, torch runs the part."""
+    """A part's callable: its inputs -> the tuple of its values. When the engine raises, torch runs the part."""
 
     def __init__(self, part: Aten, model: Model, run: Run, name: str) -> None:
         self.part, self.model, self.run, self.name = part, model, run, name

@@ -1,4 +1,5 @@
-"""Plans of graphs on disk: what was planned before, in this process or another, is not lowered, fused and scheduled again.
+"""Plans of graphs on disk. A graph that was planned before, in this process or another, is not lowered, fused and scheduled
+again.
 
 A plan is kept as data (`plan_data.py`) with the text of its kernels and without their expressions, under the hash of all that
 decides it: every node of the ATen graph with its arguments, specs and place in the user's code, the device, torch's version and
@@ -37,8 +38,8 @@ def planner() -> str:
 
 
 def key_of(aten: Aten, *facts: object) -> str | None:
-    """The name of a graph's plan; None where its text does not say all about it: it is planned each time. facts: what else
-    decides it, as its text tells: the device, how large tiles may be."""
+    """The key of a graph's plan; None where the graph's text does not determine it: it is then planned each time. facts: what
+    else the plan depends on, as text: the device, the largest size of a tile."""
     names: dict[torch.fx.Node, str] = {}
     try:
         lines = [_line(node, names) for node in aten.graph.nodes]
@@ -75,7 +76,7 @@ def _line(node: torch.fx.Node, names: dict[torch.fx.Node, str]) -> str:
 
 
 def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
-    """A value as text that no other value has. Raises: NotKept."""
+    """A text of the value that differs from the text of every other value. Raises: NotKept."""
     if isinstance(value, torch.fx.Node):
         return names[value]
     if isinstance(value, Spec):
@@ -88,7 +89,7 @@ def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
 
 
 def load(key: str, options: Options) -> tuple[Plan, Any] | None:
-    """(plan, source) as `keep` got them, kernels without nests and schedules; None where there is none."""
+    """The (plan, source) that `keep` stored, its kernels without nests and schedules; None where there is none."""
     body = disk_of(options.cache_path, options.cache_mb).read(key + ".plan")
     if body is None:
         return None

@@ -1,4 +1,4 @@
-"""Plans and the sources of their kernels as data: JSON of a fixed form, field by field of the classes in the table below.
+"""Plans and the sources of their kernels as JSON: the fields of the classes in the table below, in a fixed form.
 
 Reading makes these objects and nothing else: no name in the data is looked up, imported or called. What does not have the form
 (a class or field that is not in the table, another type, a name that is none) raises Damaged.
@@ -27,7 +27,7 @@ from bytejit.common.where import Where
 
 
 class NotKept(Exception):
-    """A value has no such form: a size that is known at the call only, or a kind of value that is not in the table."""
+    """A value cannot be written: a symbolic size, or a kind of value that is not in the table."""
 
 
 class Damaged(Exception):
@@ -36,8 +36,8 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Codec:
-    """How a kind of value becomes JSON and back. pack raises NotKept, read raises Damaged. plain: the one type of both, where
-    values are their own JSON."""
+    """Writes a kind of value as JSON, and reads it. pack raises NotKept, read raises Damaged. plain: the type of values that
+    are their own JSON."""
 
     pack: Callable[[Any], Any]
     read: Callable[[Any], Any]

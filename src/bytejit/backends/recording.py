@@ -1,4 +1,4 @@
-"""Which graphs on a GPU are recorded and replayed as CUDA graphs, and what is told of it."""
+"""Decides which graphs on a GPU are recorded and replayed as CUDA graphs, and reports it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WAITING = {
 
 
 class Told:
-    """What became of the recordings of a graph, each thing once: in its report, which `explain` prints, and in the log
-    of that kind."""
+    """Reports what became of the recordings of a graph, each reason once: in its report, which `explain` prints, and in the log
+    `cudagraphs`."""
 
     def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
         self.lines = report_of(gm).cudagraphs
@@ -46,7 +46,7 @@ def draws(node: torch.fx.Node) -> bool:
 
 
 def waits(node: torch.fx.Node) -> bool:
-    """Whether an op waits for the GPU, because its result's shape depends on data; of indexing only that by masks."""
+    """Whether an op waits for the GPU because the shape of its result depends on data. Of indexing, only that by masks does."""
     if node.target is torch.ops.aten.index.Tensor:
         specs = [i.meta["spec"] for i in node.args[1] if isinstance(i, torch.fx.Node)]
         return any(s.dtype in (torch.bool, torch.uint8) for s in specs)
@@ -58,7 +58,7 @@ KNOWN = {"aten", "prims", "bytejit", "mkldnn", "torchvision"}
 
 
 def known(node: torch.fx.Node) -> bool:
-    """Whether an op is torch's, whose kernels are launched and nothing else is done."""
+    """Whether an op belongs to torch, so that it does nothing but launch kernels."""
     return node.op != "call_function" or getattr(node.target, "namespace", "aten") in KNOWN
 
 
@@ -70,7 +70,7 @@ def how_of(options: Options) -> str:
 
 
 def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: int, how: str) -> Callable:
-    """`call` of a graph on one GPU, recorded and replayed as `how` says (see `kernels.cuda_graphs`)."""
+    """`call` of a graph on one GPU, recorded and replayed by the policy `how` (see `kernels/cuda_graphs.py`)."""
     if not how:
         return call
     random = any(map(draws, aten.graph.nodes))

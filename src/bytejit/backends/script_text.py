@@ -57,7 +57,7 @@ def first_line(error: BaseException | str) -> str:
 
 
 def fixed_values(graph: fx.Graph, varying: Callable[[fx.Node], bool] = lambda n: True) -> frozenset[int]:
-    """Positions of the flat tuple that depend on no input, and are the same in every call. varying: the inputs that count."""
+    """Positions of the flat tuple whose values depend on no input of `varying`, and so are the same in every call."""
     moving: set[fx.Node] = set()
     for n in graph.nodes:
         if n.op == "placeholder" and varying(n) or acts(n) or not moving.isdisjoint(n.all_input_nodes):
@@ -66,7 +66,7 @@ def fixed_values(graph: fx.Graph, varying: Callable[[fx.Node], bool] = lambda n:
 
 
 def unread_effects(graph: fx.Graph) -> str:
-    """The first call that is there for its effect alone, which TorchScript would leave out; "" when there is none."""
+    """The first call that is made only for its effect, which TorchScript would remove; "" when there is none."""
     return next((str(n.target) for n in graph.nodes if n.op == "call_function" and acts(n) and not n.users), "")
 
 

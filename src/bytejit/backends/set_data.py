@@ -1,4 +1,4 @@
-"""Graphs that set a tensor's `data`: what is set becomes a further result, which a tensor from outside gets after the call."""
+"""Graphs that set a tensor's `data`. The new data become one more result, which is assigned after the call."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Cut an ATen graph into parts that another compiler takes, and what torch runs between them.
+"""Cuts an ATen graph into parts for another compiler and the calls between them, which torch runs.
 
 `split` asks a predicate about each operation. A part is a graph of its own (`Aten`): its inputs are values of the whole, its
-results are tensors in memory of their own. Views that something outside of a part reads are made again by torch, from the value
-that they show, so parts hand on no aliases. What inputs are written, what outputs alias, and which outputs are inputs stays with
-the whole graph, which `run_aten` runs: the parts are calls in it.
+results are tensors in memory of their own. Views that are read outside of a part are made again by torch from their base, so no
+part returns an alias. The whole graph, which `run_aten` runs with the parts as calls, keeps track of written inputs, aliases
+and outputs that are inputs.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def part_names(found: Split) -> str:
 
 
 def count_refused(found: Split, backend: str) -> None:
-    """Count what stays with torch."""
+    """Count the calls that stay with torch."""
     for what, n in sorted(found.refused.items()):
         registry.count("externs", f"{backend}: {what}: run by torch", n)
 
@@ -109,7 +109,7 @@ def name_of(node: fx.Node) -> str:
 
 
 def is_shared(node: fx.Node) -> bool:
-    """Whether a value is no tensor in memory of its own: a view, or an item of several."""
+    """Whether a value has no memory of its own: a view, or an item of several."""
     return node.target is operator.getitem or is_view(node.target)
 
 
@@ -119,7 +119,7 @@ def numbers_of(aten: Aten) -> list[fx.Node]:
 
 
 def shown(node: fx.Node) -> fx.Node:
-    """The value that a view shows, through views of views and items of several views; another node is its own."""
+    """The base of a view, through views of views and items of several views; a node that is no view itself."""
     while node.op == "call_function" and is_shared(node):
         of = node.all_input_nodes[0]
         if node.target is operator.getitem and not is_view(of.target):
@@ -166,7 +166,7 @@ class _Joined:
         return replace(self.aten, graph=self.new)
 
     def value(self, node: fx.Node) -> fx.Node:
-        """A value in the whole graph; a view that lies in a part is made again from what it shows."""
+        """A value in the whole graph. A view inside a part is made again from its base."""
         if node not in self.env:
             needed = {n: self.value(n) for n in node.all_input_nodes}
             self.env[node] = self.new.node_copy(node, needed.__getitem__)
@@ -203,7 +203,7 @@ def part_of(stage: Iterable[fx.Node], ends: Sequence[fx.Node], numbers: Sequence
 
 
 def exported(part: Iterable[fx.Node]) -> list[fx.Node]:
-    """The values of a part that something outside reads, itself or through views."""
+    """The values of a part that are read outside of it, directly or through views."""
     inside = set(part)
     found: dict[fx.Node, None] = {}
     for node in part:

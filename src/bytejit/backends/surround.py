@@ -1,4 +1,4 @@
-"""What stands around a graph's callable: the modes that it sets, checks of its inputs, and the way through torch."""
+"""Wrappers of a graph's callable: modes that it sets, checks of its inputs, and the way through torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
 
 
 def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
-    """Inputs whose requires_grad the graph sets, and to what."""
+    """The inputs whose requires_grad the graph sets, each with the value."""
     inputs = [n.meta for n in gm.graph.nodes if n.op == "placeholder"]
     return [
         (i, meta["val"].requires_grad)
@@ -48,7 +48,7 @@ def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
 
 
 def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
-    """`call`, and after it `requires_grad` of inputs as the graph sets it: no kernel does that."""
+    """`call`, and then `requires_grad` of inputs as the graph sets it, which no kernel does."""
     flags = tracked_anew(gm)
     if not flags:
         return call
@@ -135,7 +135,7 @@ def storage_of(x: Any) -> torch.UntypedStorage | None:
 
 
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
-    """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
+    """`call`; when an input that it writes shares memory with another input, the graph runs through torch instead."""
     call = profiler_ranges.around(setting_requires_grad(gm, in_mode(gm, call)), profiler_ranges.events_of(gm.graph))
     if not aten.mutations:
         return call

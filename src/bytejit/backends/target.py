@@ -1,9 +1,9 @@
-"""What one kind of device does its own way: the interface that `Compiled` asks, a class a target, all of them equals.
+"""The interface of a target: what differs between kinds of devices. A class each; the CPU and a GPU stand beside each other.
 
     aten passes -> lower -> loop passes -> schedule -> plan passes -> emit -> launch -> replay
 
-A target of one's own is a subclass, and `bytejit.register_target("name", TheTarget)`. Graphs on devices of type `name` compile
-for it, and `backend="name"` compiles any graph for it.
+For a target of your own, write a subclass and call `bytejit.register_target("name", TheTarget)`. Graphs on devices of type
+`name` compile for it, and `backend="name"` compiles any graph for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stats:
 
     @property
     def unfused(self) -> dict[str, int]:
-        """Ops that ran through torch because they have no row, with their number."""
+        """Names and numbers of the ops that run through torch because they have no row."""
         found: dict[str, int] = {}
         for target, reason in self.externs:
             if reason != "library":
@@ -109,7 +109,7 @@ class Target:
         """Build what the choice of libraries may take."""
 
     def plan_key(self) -> tuple | None:
-        """What decides a plan beside the graph and bytejit's own code; None: each graph is planned anew."""
+        """What a plan depends on besides the graph and bytejit's own code; None: plans are not kept on disk."""
         return None
 
     def schedule(self, loops: Loops) -> Plan:
@@ -121,12 +121,12 @@ class Target:
         raise NotImplementedError
 
     def launch(self, plan: Plan, source: Any, aten: Aten) -> CompiledGraph:
-        """The text, built and bound to a callable. Raises: NoCompiler, NoDriver, BuildFailed."""
+        """Builds the text and binds it to a callable. Raises: NoCompiler, NoDriver, BuildFailed."""
         raise NotImplementedError
 
     def smaller(self, error: Exception) -> Target | None:
-        """The target for another try after kernels could not be built; None: the graph runs through torch. Raises: the error,
-        where there is no other way."""
+        """The target for a second attempt when kernels could not be built; None: the graph runs through torch. Raises: the
+        error, where neither is possible."""
         raise error
 
     def replay(self, gm: torch.fx.GraphModule, aten: Aten, call: Callable) -> Callable:

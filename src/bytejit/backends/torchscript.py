@@ -171,7 +171,7 @@ def _relaid(t: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
 
 def _traced(call: Callable, inputs: Sequence, then: Callable = lambda made: made) -> Callable:
-    """What TorchScript's tracer makes of a function of tensors; `then` made of that. Raises: ScriptRefused."""
+    """`then` of what TorchScript's tracer makes of a function of tensors. Raises: ScriptRefused."""
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always")
         try:

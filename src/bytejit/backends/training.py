@@ -1,4 +1,5 @@
-"""Graphs whose outputs need gradients: the joint graph, its two parts, each compiled as a graph without gradients is."""
+"""Graphs whose outputs need gradients: the joint graph is partitioned, and each part compiled like a graph without
+gradients."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def either(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> C
 
 
 def from_aten(gm: fx.GraphModule, build: Build) -> Callable:
-    """The callable of a traced graph, made by `build` of each graph in ATen; through torch where there is none."""
+    """The callable of a traced graph; `build` compiles each ATen graph. Runs through torch where there is no ATen graph."""
     return apart_from_sets(gm, partial(_from_aten, build=build))
 
 
@@ -63,9 +64,8 @@ def _from_aten(gm: fx.GraphModule, build: Build) -> Callable:
 
 
 def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> Callable:
-    """The callable of a graph whose outputs need gradients. build(gm, aten): that of a graph without; what it tells goes into
-    the report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward
-    graph."""
+    """The callable of a graph whose outputs need gradients. build(gm, aten): the callable of a graph without; it writes to the
+    report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward graph."""
     try:
         parts = parts_of(gm, lay_out)
     except Dependent as e:

@@ -1,4 +1,4 @@
-"""What inference without data cannot do."""
+"""Errors of inference without data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ops on lists of tensors (`aten._foreach_*`), as the calls that they stand for: one for each tensor, as eager's own slow way has
-them. So an optimizer's update is inferred, recorded and fused tensor by tensor."""
+"""Ops on lists of tensors (`aten._foreach_*`) become one call for each tensor, as in eager's slow path. So an optimizer's
+update is inferred, recorded and fused tensor by tensor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calls_of(func: Any, args: tuple, kwargs: dict) -> list[Call] | None:
 
 
 def _each(n: int, schema: Any, given: dict[str, Any]) -> Iterator[list]:
-    """For each tensor its part of every argument; a tensor of numbers is their list."""
+    """The arguments of each tensor's call; a tensor of numbers counts as their list."""
     numbers = {a.name for a in schema.arguments if a.name == "scalars" and str(a.type) == "Tensor"}
     for i in range(n):
         parts = []

@@ -1,4 +1,4 @@
-"""Torch's own meta kernels as the fallback of fake tensors, without what they drag in.
+"""Lets torch's meta kernels, the fallback of fake tensors, run without importing torch._dynamo.
 
 Meta kernels written in Python are wrapped by `torch._compile._disable_dynamo`: the first call of each looks for a
 cached
@@ -24,7 +24,7 @@ _done: list[int] = []
 
 
 def _forwarder(fn: Callable, wrapper: Callable) -> Callable:
-    """What stands in the cached attribute of `fn`: the plain call, until torch._dynamo exists in this process."""
+    """The value of the cached attribute of `fn`: calls `fn` itself, until this process has loaded torch._dynamo."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" not in sys.modules:

@@ -17,7 +17,8 @@ from .errors import DataDependent, NoFake
 
 @dataclass(frozen=True)
 class Ways:
-    """What `fake/tensor.py` lends: the class of fakes, how to make one, the fake of a tensor, a mode that infers everything."""
+    """What `fake/tensor.py` passes in: the class of fakes, how to make one, the fake of a tensor, a mode that infers
+    everything."""
 
     kind: type[torch.Tensor]
     make: Callable[[Meta], Any]
@@ -46,7 +47,7 @@ def _two_devices(a: torch.device, b: torch.device) -> str:
 
 
 class MetaArgs:
-    """Meta tensors for the fakes among one call's arguments, and the way back."""
+    """Converts the fakes among one call's arguments to meta tensors and back."""
 
     def __init__(self, ways: Ways) -> None:
         self.ways = ways
@@ -99,7 +100,7 @@ def reshape_in_place(fake: torch.Tensor, shape: tuple, stride: tuple, offset: in
 
 
 def _check_indices(func: torch._ops.OpOverload, args: tuple) -> None:
-    """A bool index selects as many rows as it holds True: that many is not known."""
+    """A bool index selects as many rows as it holds True, which is not known."""
     if len(args) > 1 and isinstance(args[1], (list, tuple)):
         for index in args[1]:
             if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):

@@ -1,6 +1,6 @@
-"""Functions of torch whose C++ wants plain ints where a size may be a symbol: what they return is said here.
+"""Shape rules of functions of torch whose C++ takes plain ints only, where a size may be a symbol.
 
-`linspace(0, 1, n)`: torch's binding would turn n into the constant that it is. A row says shape, dtype and device of the
+In `linspace(0, 1, n)` torch's binding would turn n into a constant. A row says shape, dtype and device of the
 result; the graph holds the call itself, which runs with plain ints. `overload` picks the ATen op that stands for it.
 """
 

@@ -1,7 +1,7 @@
 """Inference of ops without a row on fakes whose sizes are symbols.
 
-torch's Python references and decompositions run on the fakes themselves, down to rows. Where an op has none, or one that
-fails, its symbols become constants, and its meta kernel is run.
+torch's Python references and decompositions run on the fakes themselves, down to rows. Where an op has none, or it fails, the
+symbols become constants, and the meta kernel runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def own_lists(x: Any) -> Any:
 
 
 def references(func: torch._ops.OpOverload) -> list[Callable]:
-    """Ways to say an op in terms of others, likeliest first."""
+    """Implementations of an op in terms of others, the most likely to work first."""
     found = _registered_fake(func)
     found += [func.decompose] if _is_composite(func) else []
     found += [table[func] for table in _TABLES if func in table]
@@ -93,7 +93,7 @@ def _all_fake(result: object, kind: type) -> bool:
 
 
 class ConstantArguments:
-    """Arguments with constants for symbols, each of which becomes a condition; and the way back to the fakes."""
+    """Replaces symbols among arguments by constants, each with a condition, and maps results back to the fakes."""
 
     def __init__(self, ways: Ways) -> None:
         self.ways = ways

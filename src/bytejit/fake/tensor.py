@@ -1,5 +1,4 @@
-"""Tensors without data: the right shape, strides, dtype, device, autograd and aliasing of every result, and no
-memory.
+"""Tensors without data: every result has the shape, strides, dtype, device, autograd and aliasing of eager's, and no memory.
 
 `Fake` is a wrapper subclass. Frequent ops are inferred by rows (`fake/rules/core.py`), the rest by torch's meta kernels.
 An op
@@ -40,9 +39,7 @@ ROW_FILES = (
 
 
 class Fake(torch.Tensor):
-    """A tensor without data. `m` is its `Meta`: what rows read, since a tensor's own properties cost ten
-    times more.
-    """
+    """A tensor without data. `m` is its `Meta`, which rows read: a tensor's own properties cost ten times as much."""
 
     m: Meta
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -163,7 +160,7 @@ def fake_of_spec(spec: Spec, requires_grad: bool = False) -> Fake:
 
 
 def extent_of(shape: tuple, stride: tuple) -> Size:
-    """How far a tensor's last element lies from its first, and one. Units: elements."""
+    """The distance from a tensor's first element to its last, plus one. Units: elements."""
     extent: Size = 1
     for size, step in zip(shape, stride):
         extent = extent + (size - 1) * step if size != 0 else 0
@@ -240,7 +237,7 @@ def was_written(fake: Fake) -> bool:
 
 
 def _plan(func: torch._ops.OpOverload) -> Callable:
-    """How to run one op: by its row, as an in-place or data dependent op, or through its meta kernel."""
+    """How to infer one op: by its row, as an in-place or data-dependent op, or by its meta kernel."""
     row = ROWS.get(func.name())
     if row is not None:
         return _row_plan(row, func)
@@ -351,7 +348,7 @@ def _numbers(x: object) -> Iterator:
 
 
 class FakeMode(TorchDispatchMode):
-    """Inside, factory calls give fakes too, and every op on a real tensor is inferred, never run."""
+    """Inside, factory calls return fakes, and every op on a real tensor is inferred, never run."""
 
     def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return infer(func, args, kwargs or {})
@@ -362,8 +359,8 @@ def _dispatch(self: FakeMode, func: torch._ops.OpOverload, types: Any, args: Any
 
 
 def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
-    """The call to make for one that a function transform's rules ask for: a number that they cast as if it were a tensor
-    becomes one, and zeros without memory get theirs."""
+    """The call to make in place of one from the rules of a function transform: a number that they cast like a tensor becomes a
+    tensor, and zeros without memory get memory."""
     if func is torch.ops.aten._efficientzerotensor.default:
         return torch.ops.aten.zeros.default, args, kwargs
     if func is torch.ops.aten._to_copy.default and type(args[0]) in (int, float, bool, complex):
@@ -371,6 +368,6 @@ def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
     return func, args, kwargs
 
 
-# Assigned here since TorchDispatchMode wraps a method found in the class body by what imports torch._dynamo.
+# Assigned here, because TorchDispatchMode wraps a method in the class body with code that imports torch._dynamo.
 setattr(FakeMode, "__torch_dispatch__", _dispatch)
 WAYS = Ways(Fake, make, fake_like, FakeMode)

@@ -1,6 +1,7 @@
-"""Arithmetic on symbolic numbers: what Python's operators and functions of `math` give, as one more symbolic number.
+"""Arithmetic on symbolic numbers: the results of Python's operators and of functions of `math` as symbolic numbers.
 
-Where a result is an exception, or another type, for some values of the symbols, the values at hand decide, as a condition.
+Where some values of the symbols would give an exception or another type, the values at hand decide, and this becomes a
+condition.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ COMPARISONS: dict[str, Callable] = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
-SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "gt": "<", "le": "<=", "ge": "<="}  # gt and ge with their sides exchanged
+SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "gt": "<", "le": "<=", "ge": "<="}  # a > b is b < a, a >= b is b <= a
 
 
 def binary(name: str, a: Number, b: Number) -> Number:
@@ -53,7 +54,8 @@ def binary(name: str, a: Number, b: Number) -> Number:
 
 
 def of_floats(function: type[sf.FloatFunction], *numbers: Number) -> Number:
-    """A float function of numbers. Raises: what Python raises at the values at hand, which become constants then; NotReal."""
+    """A float function of numbers. Raises: NotReal, and what Python raises for the values at hand, which then become
+    constants."""
     env, values = numbers[0].env, [n.value for n in numbers]
     try:
         at_hand = function.real(*(env.value(v) for v in values))
@@ -117,7 +119,7 @@ def extreme(name: str, a: Number, b: Number) -> Number:
 
 
 def total(first: Number, numbers: list[Number]) -> Number:
-    """The sum of `numbers`; `first` is who is asked."""
+    """The sum of `numbers`, in the environment of `first`."""
     out = numbers[0]
     for n in numbers[1:]:
         out = binary("add", out, n)
@@ -125,7 +127,7 @@ def total(first: Number, numbers: list[Number]) -> Number:
 
 
 def bits(function: Callable, a: Number, b: Number) -> Number:
-    """An operator on the bits of two ints, which become constants."""
+    """A bitwise operator of two ints, which become constants."""
     return a.make(function(a.int_(), b.int_()), int)
 
 
@@ -228,7 +230,7 @@ def compare(name: str, a: Number, b: Number) -> Number:
 
 
 def _relation(name: str, x: Any, y: Any) -> tuple[str, Any]:
-    """A comparison of whole numbers as one of a difference with 0."""
+    """A comparison of whole numbers, as a comparison of their difference with 0."""
     if name in ("eq", "ne"):
         return f"{name}0", x - y
     difference = x - y if name in ("ge", "gt") else y - x

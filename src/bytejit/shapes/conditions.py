@@ -1,4 +1,4 @@
-"""Conditions on symbolic sizes and numbers: what the traced code relies on, and what becomes a guard."""
+"""Conditions on symbolic sizes and numbers. The traced code relies on them, so they become guards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Condition:
         return set().union(*(e.free_symbols for e in (self.left, self.right) if isinstance(e, sympy.Basic)))
 
     def negated(self) -> Condition:
-        """What holds where this does not. Only floats from outside can be nan."""
+        """The condition that holds where this one does not. Only floats from outside can be nan."""
         if self.op in ("<", "<=") and not any(sm.float_symbols(e) for e in (self.left, self.right) if isinstance(e, sympy.Basic)):
             return Condition("<=" if self.op == "<" else "<", self.right, self.left)
         return Condition(_NOT[self.op], self.left, self.right)

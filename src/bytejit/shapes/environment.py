@@ -1,4 +1,4 @@
-"""The symbols of one trace: what is known of them, and what was asked of them.
+"""The symbols of one trace, what is known about them, and the conditions that the trace relies on.
 
 `Env.symbol` makes a `torch.SymInt` for a size. Arithmetic on it makes expressions; a comparison is decided from what is
 known, else by the sizes at hand, and then becomes a condition: the compiled code is right wherever all conditions hold.
@@ -35,8 +35,8 @@ class Env(Knowledge):
         self.inside: set[sympy.Symbol] = set()
         self.inferring = False
         self.relaxed = False  # see `Manner`
-        self.taken: Callable[[Any], float] | None = None  # what a Number is for an operator that takes a plain float: `taken`
-        self.waived: list[tuple[Any, Any]] = []  # (difference that is not 0, where): what `relaxed` took for granted
+        self.taken: Callable[[Any], float] | None = None  # the plain float for an operator: `plain_floats.py`
+        self.waived: list[tuple[Any, Any]] = []  # (difference that is not 0, where): assumptions made under `relaxed`
 
     def __repr__(self) -> str:
         return f"Env({', '.join(f'{s}={h}' for s, h in self.hints.items())}; {len(self.facts)} facts)"
@@ -63,12 +63,12 @@ class Env(Knowledge):
     on_its_side = staticmethod(on_its_side)
 
     def let_go(self) -> None:
-        """Forget who asks: the trace is over."""
+        """Drop the references to the tracer: the trace is over."""
         self.where = self.refuse = lambda: None
 
     # ---- what is asked -----------------------------------------------------------------------------------------------
     def ask(self, kind: str, d: Any) -> bool:
-        """The truth of a relation: as known, else as the hints have it, which becomes a condition."""
+        """The truth of a relation. Where it is not known, the hints decide, and this becomes a condition."""
         found = self.decide(kind, d)
         if found is not None:
             return found
@@ -93,7 +93,7 @@ class Env(Knowledge):
         return kind != "ge0" and (s.is_Symbol or s.is_Function) and constant == -1
 
     def record(self, kind: str, d: Any) -> None:
-        """Rely on a relation that holds at the hints from here on."""
+        """Record a relation, which holds for the hints, as a condition."""
         if kind != "ge0":
             d = signed(d.as_content_primitive()[1])
         if kind == "ne0" and (parts := factors(d)):
@@ -173,7 +173,7 @@ class Env(Knowledge):
             self.replacements[sm.FloorDiv(*part.args, evaluate=False)] = sympy.expand(part.args[0] / part.args[1])
 
     def equal_hint(self, e: Any) -> Any:
-        """Make an expression the constant that it is now, as a condition. Its value."""
+        """Make an expression a constant, with a condition. Returns its value."""
         e = self.simplified(e)
         if not isinstance(e, sympy.Basic):
             return e
@@ -189,7 +189,7 @@ class Env(Knowledge):
         return found
 
     def _fix_float(self, s: Any) -> None:
-        """Make a float symbol the very float that it is now."""
+        """Make a float symbol the constant that it is now, bit for bit."""
         at = self.hints[s]
         self.record_as_is(Condition("!=", s, s) if at != at else Condition("==", s, at))
         if at == 0:

@@ -1,7 +1,7 @@
-"""Expressions over floats: functions that sympy never looks into, computed at the call in the very order that Python has.
+"""Expressions over floats: functions that are opaque to sympy, and computed at the call in Python's own order.
 
-Each says which Python function it is (`real`), how it prints (`form`, over the texts of its arguments), and whether Python
-may refuse, or return no float, for some arguments (`partial`).
+A class says which Python function it is (`real`), how it prints (`form`, over the texts of its arguments), and whether Python
+may raise, or return no float, for some arguments (`partial`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FloatFunction(sympy.Function):
     partial = False
 
     def _eval_evalf(self, prec: int) -> Any:
-        """sympy would compute where all arguments are numbers: with its own rounding."""
+        """sympy would compute this where all arguments are numbers, with its own rounding."""
         return self
 
 
@@ -36,7 +36,7 @@ ODD = ((-0.0, "-0.0"), (math.inf, "math.inf"), (-math.inf, "-math.inf"), (math.n
 
 
 def number(x: Any) -> Any:
-    """A Python number as sympy's, to the last bit."""
+    """A Python number as a sympy number, exact to the last bit."""
     if not isinstance(x, float):
         return sympy.sympify(x)
     if math.isfinite(x) and (x != 0 or math.copysign(1, x) > 0):

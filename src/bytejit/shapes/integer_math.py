@@ -1,4 +1,4 @@
-"""Expressions over sizes: sympy polynomials whose further atoms are the functions below. Text, value and range of them."""
+"""Expressions over sizes: sympy polynomials over symbols and the functions below. Their text, value and range."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def split(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _common_factor(a: Any, b: Any) -> Any:
-    """A positive number or product of symbols that divides every term of a, and b."""
+    """A positive number or product of symbols that divides b and every term of a."""
     if isinstance(b, sympy.Add):
         return sympy.S.One
     common = sympy.gcd(b, a) if b.is_Integer else sympy.gcd_terms(a).as_coeff_mul()[0].gcd(b.as_coeff_Mul()[0])
@@ -137,7 +137,7 @@ def _common_factor(a: Any, b: Any) -> Any:
 
 
 def is_float(e: Any) -> bool:
-    """Whether an expression is a float's."""
+    """Whether an expression is a float."""
     return isinstance(e, (float, FloatFunction, Odd, sympy.Float)) or isinstance(e, sympy.Symbol) and not e.is_integer
 
 
@@ -147,7 +147,7 @@ def float_symbols(e: Any) -> list:
 
 
 def plain(e: Any) -> Any:
-    """sympy numbers as Python's."""
+    """The expression, or its Python number where it is one."""
     if isinstance(e, sympy.Basic):
         if e.is_Integer:
             return int(e)
@@ -159,7 +159,7 @@ def plain(e: Any) -> Any:
 
 
 def without_fractions(e: Any) -> Any:
-    """The same with FloorDiv for fractions, which are exact wherever they occur."""
+    """The expression with FloorDiv in place of fractions, which are exact wherever they occur."""
     if not e.args or not any(
         a.is_Rational and not a.is_Integer or a.is_Pow and a.exp.is_negative for a in sympy.preorder_traversal(e)
     ):
@@ -183,7 +183,7 @@ def text(e: Any) -> str:
 
 
 def _text(e: Any) -> tuple[str, int]:
-    """Text and how tightly its outermost operator binds."""
+    """The text, and the precedence of its outermost operator."""
     e = plain(e)
     if isinstance(e, (int, float)):
         words = text_of(e) if isinstance(e, float) else repr(e)

@@ -1,4 +1,4 @@
-"""What is known of the symbols of one trace: their values at hand, their ranges, what they equal, and what follows."""
+"""What is known about the symbols of one trace: their hints, ranges, equalities, and what follows from these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Knowledge:
         self.replacements: dict[Any, Any] = {}  # a symbol or function -> what it equals
         self.facts: dict[tuple[str, Any], tuple[Condition, Any]] = {}  # relation -> (condition, where it was first needed)
         self.fixed = 0  # how many symbols became constants
-        self.version = 0  # counts what was learnt: remembered results end with it
+        self.version = 0  # counts new facts: cached results are valid for one count only
         self._latest = 0
         self._memo: dict[tuple, Any] = {}
         self._decisions: dict[tuple, bool | None] = {}
@@ -85,7 +85,7 @@ class Knowledge:
         return self._memo[key]
 
     def bound_of(self, e: Any) -> tuple[float, float]:
-        """What conditions say of the range of a symbol or a function."""
+        """The range that conditions give a symbol or a function."""
         return self.ranges.get(e, (-INF, INF))
 
     def bound_of_symbol(self, e: Any) -> tuple[float, float]:
@@ -138,7 +138,8 @@ class Knowledge:
         return self._shifted_is_positive(d)
 
     def _shifted_is_positive(self, d: Any) -> bool:
-        """The same by writing each part as its least value plus what is above: no coefficient may be negative then."""
+        """The same, with each part written as its least value plus a rest that is not negative: then no coefficient may be
+        negative."""
         steps = {}
         for atom in atoms_of(d):
             low, _ = sm.bounds(atom, self.bound_of)
@@ -185,13 +186,14 @@ def signed(d: Any) -> Any:
 
 
 def factors(d: Any) -> list:
-    """What has to be 0 for a product or a power to be 0; empty for all else. Fractions are exact: no denominator is 0."""
+    """The expressions of which one is 0 when a product or power is 0; empty for all else. Fractions are exact: no denominator
+    is 0."""
     parts = d.args if d.is_Mul else (d,) if d.is_Pow and d.exp.is_Integer and d.exp > 0 else ()
     return [p.base if p.is_Pow and p.exp.is_Integer else p for p in parts if not (p.is_Pow and p.exp.is_negative)]
 
 
 def atoms_of(d: Any) -> set:
-    """The symbols and functions that a polynomial is made of."""
+    """The symbols and functions in a polynomial."""
     if d.is_Add or d.is_Mul:
         return set().union(*(atoms_of(a) for a in d.args))
     if d.is_Pow and d.exp.is_Integer and d.exp > 0:
@@ -200,7 +202,7 @@ def atoms_of(d: Any) -> set:
 
 
 def solved(d: Any, order: list) -> tuple[Any, Any] | None:
-    """(part, rest) with part == rest where d == 0; the youngest symbol that stands alone, else a function that does."""
+    """(part, rest) with part == rest where d == 0. part: the youngest symbol that stands alone, else a function that does."""
     content = d.as_content_primitive()[0]
     d = d if content == 1 else sympy.expand(d / content)
     symbols = [s for s in reversed(order) if s in d.free_symbols]

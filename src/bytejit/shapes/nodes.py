@@ -37,7 +37,7 @@ def _constant_of(kind: type) -> Callable:
 
 
 def _at_line(decide: Callable) -> Callable:
-    """A decision that torch asks for with the C++ file and line that ask."""
+    """A decision that torch asks for with the C++ file and line that asks."""
     return lambda self, file="", line=0: decide(self)
 
 
@@ -74,7 +74,7 @@ def _strides_in_order(dims: tuple[int, ...]) -> Callable:
 
 
 class Node(Number):
-    """A number with torch's interface of nodes. Each line says what torch's name stands for."""
+    """A number with the interface that torch expects of a node. Each line says what torch's name stands for."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class Node(Number):
         return self.hint
 
     def is_constant(self) -> bool:
-        """Whether torch may take the value as it is; of floats it cannot (its operators ask only ints and bools for it)."""
+        """Whether torch may take the value as a constant. Never for floats: torch asks this only of ints and bools."""
         return self.kind is not float and isinstance(self.value, (int, bool))
 
     def constant_bool(self) -> bool | None:
@@ -107,11 +107,12 @@ class Node(Number):
     expect_size = _at_line(lambda self: am.compare("ge", self, self.wrap_int(0)).truth())
 
     def guard_float(self, file: str = "", line: int = 0) -> float:
-        """The value for Python, where no file is given; else for an operator that takes a plain float."""
+        """The value for Python when no file is given, else the value for an operator that takes a plain float."""
         return self.float_() if not file or self.env.taken is None else self.env.taken(self)
 
     def guard_or_false(self, file: str = "", line: int = 0) -> bool:
-        """Asked where the way taken on False is right for all values: no condition where it is the hint's way too."""
+        """torch asks this where its branch for False is right for all values. No condition is added where the hint says False
+        too."""
         known = self.known()
         return known if known is not None else self.hint and self.truth()
 

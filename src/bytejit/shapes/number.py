@@ -10,7 +10,7 @@ from .conditions import RELATIONS, Condition
 
 
 class Environment(Protocol):
-    """What a number asks of the symbols around it: `environment.Env`."""
+    """The interface of `environment.Env` that a number uses."""
 
     version: int
     taken: Callable[[Any], float] | None
@@ -56,12 +56,12 @@ class Number:
 
     @property
     def public(self) -> Any:
-        """The value as later stages take it."""
+        """The value in the form that later stages read."""
         return self.env.public(self.e) if self.kind is not bool else self.truth()
 
     @property
     def hint(self) -> Any:
-        """The value when traced. Adds no condition."""
+        """The value while tracing. Adds no condition."""
         if self.kind is not bool:
             return self.env.value(self.value)
         return self._relation_at_hint() if not isinstance(self.e, bool) else self.e
@@ -79,7 +79,7 @@ class Number:
         return {"ge0": at >= 0, "eq0": at == 0, "ne0": at != 0}[kind]
 
     def truth(self) -> bool:
-        """Decide a relation; what decides it becomes a condition where it was not known."""
+        """Decide a relation. Where it is not known, it becomes a condition."""
         if isinstance(self.e, bool):
             return self.e
         if isinstance(self.e, Condition):
@@ -89,7 +89,7 @@ class Number:
         return self.env.ask(*self.e)
 
     def known(self) -> bool | None:
-        """The truth of a relation as far as it is known without a condition."""
+        """The truth of a relation; None where it is not known without a condition."""
         if isinstance(self.e, bool):
             return self.e
         return None if isinstance(self.e, Condition) else self.env.decide(*self.e)

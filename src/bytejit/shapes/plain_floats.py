@@ -1,8 +1,8 @@
 """Symbolic floats that an operator of torch takes as plain numbers (an epsilon, a momentum, a rate).
 
-torch's C++ asks such a float for its value, which would make it the constant that it is now: a compile for each value. Where
-only the computed values hang on it, it may stay open. Relied upon is then what torch's C++ compares such numbers with: on
-which side of 0 and of 1 it is, and that it is finite. A rate below 0 raises, dropout at a rate of 0 returns its input itself.
+torch's C++ asks such a float for its value, which would make it a constant: one compile for each value. It may stay symbolic
+where it decides nothing but computed values. The trace then relies on what torch's C++ compares such numbers with: that it is
+finite, and its side of 0 and of 1 (a rate below 0 raises; dropout at a rate of 0 returns its input).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ EDGES = (0.0, 1.0)
 
 
 def on_its_side(number: Number) -> float:
-    """The value when traced of a float that stays open on its side of 0 and 1; 0, 1, infinities and nan become constants."""
+    """The value while tracing of a float that stays symbolic on its side of 0 and 1. 0, 1, infinities and nan become
+    constants."""
     at: Any = number.hint
     if number.constant is not None or not math.isfinite(at) or at in EDGES:
         return number.float_()

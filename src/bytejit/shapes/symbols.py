@@ -1,5 +1,6 @@
-"""Sizes that are not known while compiling: what every stage asks about them. No sympy here: it is imported when the
-first symbol is made (`shapes/environment.py`: `Env`; `shapes/integer_math.py`: the functions that expressions are made of).
+"""Sizes that are not known while compiling: the functions by which every stage asks about them. No sympy here: it is imported
+when the first symbol is made (`shapes/environment.py`: `Env`; `shapes/integer_math.py`: the functions that expressions are made
+of).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def env_of(*xs: object) -> Any:
 
 
 def hint(x: Any) -> Any:
-    """What the number was when the graph was traced; a plain number is itself. Adds no condition."""
+    """The value of a number while the graph was traced; a plain number is its own. Adds no condition."""
     return x.node.hint if isinstance(x, _SYMBOLIC) else x
 
 
@@ -64,16 +65,16 @@ def text(expression: Any) -> str:
 
 
 class NotReal(Exception):
-    """An operation on symbolic floats that gives no float at the values at hand: it is made of constants instead."""
+    """An operation on symbolic floats that gives no float for the values at hand. It is made with constants instead."""
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How torch's C++ is to run a call on symbolic sizes, so that it does the same whenever the call is inferred again.
+    """How torch's C++ runs a call on symbolic sizes, kept so that it does the same whenever the call is inferred again.
 
     `decompose`: composite ops by torch's Python decompositions. `relaxed`: a symbol that is not 1 now is taken for one that
     never is, without a condition: right where that decides nothing but how a new result is computed. `numbers`: floats that it
-    takes as plain numbers stay open (`taken`).
+    takes as plain numbers stay symbolic (`plain_floats.py`).
     """
 
     env: Any
@@ -97,11 +98,11 @@ class Manner:
 
 
 def manner_of(node: Any) -> Any:
-    """A context manager: as the call of this graph node was traced."""
+    """A context manager in which a call runs in the manner in which this graph node was traced."""
     manner = node.meta.get("manner")
     return nullcontext() if manner is None else manner()
 
 
 def known(x: Any) -> int:
-    """The number as an int: a symbolic one becomes the constant that it was when traced, as a condition of its Env."""
+    """The number as an int. A symbolic one becomes the constant that it was while tracing, with a condition."""
     return int(x)

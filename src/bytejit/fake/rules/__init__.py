@@ -1,1 +1,1 @@
-"""What ops return, by family."""
+"""Shape rules of ops, by family."""

@@ -1,4 +1,4 @@
-"""Rows of `fake/tensor.py`: what the frequent ATen ops give, inferred in a few microseconds.
+"""The table of shape rules: what frequent ATen ops return, inferred in a few microseconds.
 
 A row is a function with the op's own signature that reads `x.m` of its tensor arguments and returns a `Meta` (or
 several).
@@ -63,7 +63,7 @@ class Meta:
 
 
 class LaidOut(Protocol):
-    """What has sizes and strides: a `Meta`, a `Spec`."""
+    """Anything with sizes and strides: a `Meta`, a `Spec`."""
 
     @property
     def shape(self) -> tuple: ...

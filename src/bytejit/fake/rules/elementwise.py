@@ -162,7 +162,8 @@ def promoted(operands: tuple) -> torch.dtype:
 
 
 def _combine(high: torch.dtype, low: torch.dtype) -> torch.dtype:
-    """A lower-priority operand of a higher category: a complex one keeps the precision of the float it meets."""
+    """The dtype with an operand of lower priority and higher category. A complex one keeps the precision of the float beside
+    it."""
     if low.is_complex and high.is_floating_point:
         return _promote(high, torch.complex32) if high is not torch.bfloat16 else torch.complex64
     return low

@@ -63,7 +63,7 @@ def _batch_norm_eval(
 def _batch_norm_with_update(
     x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, momentum: float, eps: float
 ) -> tuple:
-    """With a fourth result, memory for the backward pass of a GPU's library: none."""
+    """As batch norm, with an empty fourth result: a reserve for cuDNN's backward pass."""
     made = _batch_norm(x, weight, bias, mean, var, True, momentum, eps)
     return *made, new((0,), None, torch.uint8, x.m.device)
 

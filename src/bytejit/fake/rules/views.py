@@ -1,4 +1,4 @@
-"""Rows of fake tensors for views, copies and factories. See `fake/rules/core.py` for what a row is."""
+"""Shape rules of views and of copies with a part replaced. See `fake/rules/core.py` for what a row is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def view(m: Meta, shape: tuple, stride: tuple, offset: Size | None = None) -> Me
 
 
 def needs_meta() -> NoReturn:
-    """Refuse, inside an expression."""
+    """Raises NeedsMeta, for use inside an expression."""
     raise NeedsMeta
 
 
