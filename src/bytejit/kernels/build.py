@@ -30,7 +30,7 @@ class NoCompiler(BytejitError):
 
 
 class BuildFailed(BytejitError):
-    """The C++ compiler refused a unit: a fault of bytejit or of the compiler. Shows its first errors."""
+    """The C++ compiler refused a unit, by a bug of bytejit or of the compiler. The message has its first errors."""
 
 
 @dataclass(frozen=True)

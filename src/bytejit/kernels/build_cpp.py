@@ -1,5 +1,4 @@
-"""C++ units -> loaded libraries: several compilers at once, each result in the disk cache under the hash of what
-made it."""
+"""C++ units -> loaded libraries. Compilers run in parallel; the disk cache keeps each library under the hash of its inputs."""
 
 from __future__ import annotations
 
@@ -50,14 +49,14 @@ def prelude_key() -> str:
 
 
 def unit_key(text: str, compiler: Compiler) -> str:
-    """What decides a unit's binary: text, headers, flags, compiler, CPU, how it is called."""
+    """The key of a unit's binary: text, headers, flags, compiler, CPU, calling convention."""
     flags = " ".join(compiler.flags + compiler.extra)
     return digest(FORMAT, text, prelude_key(), flags, compiler.version, cpu().key, sys.platform)
 
 
 def ahead(unit: str, options: Options) -> None:
-    """Begin to build, in a thread, a unit that will be asked for soon: `build` waits for it. Without a compiler nothing is
-    begun: whoever asks for the unit says so."""
+    """Start to build a unit in a thread, because it will be needed soon; `build` waits for it. Without a compiler nothing is
+    started, and the later request raises the error."""
 
     def work() -> None:
         try:

@@ -1,5 +1,5 @@
-"""A Triton module and its launches -> functions that run them: compiled side by side in worker processes, each binary in
-the disk cache under the hash of what made it, loaded and launched by a unit of our own. A warm start imports no triton.
+"""A Triton module and its launches -> functions that run them. Worker processes compile the kernels in parallel; the disk cache
+keeps each binary under the hash of its inputs; our own unit loads and launches them. A warm start imports no triton.
 
 A kernel that does not compile, or that the device refuses, is tried in its smaller configurations before it is given up.
 """
@@ -49,7 +49,7 @@ class KernelJob:
 
     @functools.cached_property
     def key(self) -> str:
-        """What decides the binary: comments and the kernel's name apart."""
+        """The hash of all that the binary depends on; comments and the kernel's name do not count."""
         rest = (self.signature, self.constants, self.aligned, self.warps, self.stages, self.arch)
         return digest(FORMAT, meaning(self.text, self.kernel), repr(rest), triton_version(), prelude_key())
 
@@ -112,7 +112,8 @@ def prelude_key() -> str:
 
 
 def split_module(text: str) -> dict[str, str]:
-    """A module of kernels as one module for each: what is not a function comes first in all of them, then what it calls."""
+    """One module for each kernel of a module: all that is no function, then the functions that the kernel calls, then the
+    kernel."""
     tree = ast.parse(text)
     lines = text.splitlines()
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list}
@@ -135,14 +136,14 @@ def parameters(text: str, kernel: str) -> list[str]:
 
 # ---- compile ----------------------------------------------------------------------------------------------------------
 class Binaries:
-    """Compiled kernels: in memory, on disk, else by the workers. Knows how many of them needed no compiler."""
+    """Compiled kernels, from memory, from disk or from the workers. It counts those that needed no compiler."""
 
     def __init__(self, options: Options) -> None:
         self.disk: Disk = disk_of(options.cache_path, options.cache_mb)
         self.fresh = 0
 
     def of(self, jobs: Sequence[KernelJob]) -> list[Binary | str]:
-        """Each job's binary, or what the compiler said."""
+        """The binary of each job, or the compiler's message."""
         found: dict[str, Binary | str] = {}
         for job in jobs:
             if (known := self._known(job.key)) is not None:
@@ -156,7 +157,7 @@ class Binaries:
         return [found[job.key] for job in jobs]
 
     def source(self, job: KernelJob) -> Path:
-        """The kernel's file, for those who want to read it: what a failure names."""
+        """The path of the kernel's text, which a failure names."""
         return self.disk.path(job.key + ".py")
 
     def _known(self, key: str) -> Binary | None:
@@ -194,7 +195,7 @@ class Binaries:
 
 
 def binary_of(body: bytes) -> Binary | None:
-    """The binary of a cache entry; None where the entry is none."""
+    """The binary in a cache entry; None where the entry does not hold one."""
     head, _, code = body.partition(b"\n")
     try:
         facts = json.loads(head)

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a recording: where they lie, and what a call is given."""
+"""Inputs and outputs of a recording: their memory, and what a call gets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def itself(output: Any, inputs: Sequence, rooms: dict) -> Any:
 
 
 def giver(output: Any, given: Sequence, copies: bool) -> Callable[[Any, Sequence, dict], Any]:
-    """How an output of a recording made on `given` is handed out for other inputs."""
+    """The function that returns an output of a recording, which was made on `given`, for other inputs."""
     if not isinstance(output, torch.Tensor):
         return itself
     storage = output.untyped_storage()._cdata

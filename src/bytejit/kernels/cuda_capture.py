@@ -97,7 +97,7 @@ def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple
                 run()
             except Exception as e:  # a synchronising op, or one that must not be captured
                 failure = e
-            finally:  # after an interrupt too
+            finally:  # after an interrupt, too
                 ended = end_of(graph, device, pool)
             failure = failure or ended
     finally:
@@ -108,9 +108,9 @@ def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple
 
 
 def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
-    """End a capture. Answers what went wrong in it; then all is as before."""
+    """End a capture. Returns what went wrong in it; the state is then as before the capture."""
     try:
-        with warnings.catch_warnings():  # nothing in it: what it should hold has raised
+        with warnings.catch_warnings():  # the capture is empty: what it should hold has raised
             warnings.simplefilter("ignore")
             graph.capture_end()
     except RuntimeError as e:
@@ -120,8 +120,8 @@ def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
 
 
 def leave_capture(device: int, pool: Any) -> None:
-    """What torch leaves undone when a capture fails. Its random numbers believe that they are still captured, until a capture
-    ends well; a new state would do, but recordings that draw hold the one there is."""
+    """Finish what torch leaves undone when a capture fails: its random number generator stays in capture mode until a capture
+    succeeds. A new generator state would help, but recordings that draw hold the existing one."""
     with contextlib.suppress(RuntimeError):  # a capture that could not even begin has not taken the pool
         torch._C._cuda_endAllocateToPool(device, pool)
         torch._C._cuda_releasePool(device, pool)
@@ -133,7 +133,7 @@ def leave_capture(device: int, pool: Any) -> None:
 
 
 def instantiated(graph: Any, device: int) -> Exception | None:
-    """Make a captured graph ready to be replayed, its small memsets as kernels. Answers what went wrong."""
+    """Instantiate a captured graph, with kernels for its small memsets. Returns what went wrong."""
     calls = launcher()
     try:
         if calls is not None:
@@ -158,8 +158,8 @@ RELAXED = 2  # the driver's name for it: a thread that captures may allocate mem
 
 @contextlib.contextmanager
 def allocating() -> Iterator[None]:
-    """Within a capture: memory may be taken that is none of the capture's. The driver forbids `cudaMalloc` to a thread that
-    captures, and torch's allocator lifts that only for memory of the capture."""
+    """Within a capture, allow memory outside the capture's pool. The driver forbids `cudaMalloc` to a thread that captures, and
+    torch's allocator lifts that only for the capture's own memory."""
     exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
     mode = ctypes.c_int(RELAXED)
     exchange(ctypes.byref(mode))
@@ -235,13 +235,13 @@ class Outside:
 
 
 def bytes_of(t: torch.Tensor) -> torch.Tensor:
-    """All memory that a tensor lies in, as bytes."""
+    """The whole storage of a tensor, as bytes."""
     with torch.inference_mode(False), torch.no_grad():
         return t.detach().new_empty(0, dtype=torch.uint8).set_(t.untyped_storage())
 
 
 def window(room: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor in `room` as `like` lies in its own memory."""
+    """A tensor in `room` with the dtype, sizes, strides and offset of `like`."""
     return like.detach().new_empty(0).set_(room.untyped_storage(), like.storage_offset(), like.shape, like.stride())
 
 

@@ -1,4 +1,4 @@
-"""A compiled graph recorded once as a CUDA graph and replayed: one launch in place of all of them.
+"""A compiled graph is recorded once as a CUDA graph and replayed, with one launch in place of all.
 
 Policies, by `Policy.how`:
     forced    reduce-overhead and the backends `cudagraphs`: recorded after two plain calls
@@ -54,7 +54,7 @@ PUT_OFF = 8  # calls that find other threads at work, after which `auto` stays p
 
 @dataclass(frozen=True)
 class Policy:
-    """What is known of a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
+    """What is known about a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
     writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the
     counters; fresh: inputs that are new tensors in each call: small, and always copied."""
 
@@ -108,7 +108,7 @@ class Lane:
 
 
 def on_cpu(t: torch.Tensor) -> bool:
-    """Whether a tensor is where no GPU reads it."""
+    """Whether a tensor lies in the CPU's memory, where no GPU reads it."""
     return t.device.type != "cuda"
 
 
@@ -165,7 +165,7 @@ class Replayer:
         return self.by_recording(lane, state, inputs)
 
     def key(self, inputs: Sequence) -> tuple | None:
-        """What a recording is for: the inputs that are numbers. None: the call runs plain."""
+        """The key of a recording: the inputs that are numbers. None: the call runs without a recording."""
         if self.numbers is None:  # which they are, the graph decides: a model has hundreds of inputs
             self.numbers = tuple(i for i, x in enumerate(inputs) if type(x) in (int, float))
         return tuple([x if type(x) is int else x.hex() for x in map(inputs.__getitem__, self.numbers)])
@@ -197,7 +197,7 @@ class Replayer:
         torch.cuda.current_stream(self.policy.device).synchronize()
 
     def stays_plain(self, state: InputsState, why: str) -> None:
-        """Give the recordings up."""
+        """Drop the recordings, for good."""
         state.verdict, state.recordings = why, []
         self.policy.say(f"not recorded: {why}")
 

@@ -1,8 +1,8 @@
 """Launch compiled GPU kernels: all kernels between two library calls in one call of a compiled function.
 
-A unit of our own calls the CUDA driver (found in the process: no headers, no toolkit). A row of kernels is a table of
-words made once: functions, grids, threads, and for each parameter which argument of the call it is. What is left per
-call is turning the arguments into integers and the driver's own launch.
+Our own unit calls the CUDA driver, which it finds in the process: no headers, no toolkit. A row of kernels is a table of words
+that is made once: functions, grids, threads, and the argument for each parameter. A call then only converts its arguments to
+integers and calls the driver's launch.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ EARLY = 90  # compute capability from which on a kernel may begin before the one
 
 
 class NoDriver(BytejitError):
-    """No CUDA driver that can be called: graphs on a GPU run through torch."""
+    """There is no CUDA driver that can be called. Graphs on a GPU run through torch."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,9 @@ class Param:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel on a device. function: the driver's handle; threads of a block; shared: bytes of shared memory; early: it waits
-    itself for the kernel before it: in a row it is launched before that one has ended (a third less of the driver's time)."""
+    """A kernel on a device. function: the driver's handle; threads: of a block; shared: bytes of shared memory; early: it waits
+    for the previous kernel by itself, so in a row it is launched before that one has ended (a third less of the driver's
+    time)."""
 
     function: int
     threads: int
@@ -274,6 +275,6 @@ def address_check(calls: dict[str, Callable], fill: int, addresses: Sequence[int
 
 
 def bind(calls: dict[str, Callable], table: array.array) -> Callable[..., Any]:
-    """run(stream, *arguments) over a table that it keeps alive. Cost: 0.1 us, 30 ns an argument, and the driver's
+    """run(stream, *arguments) of a table, which it keeps alive. Cost: 0.1 us, 30 ns an argument, and the driver's
     time for each kernel."""
     return TableCall(calls["launch"], table)

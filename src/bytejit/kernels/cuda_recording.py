@@ -46,7 +46,7 @@ class Recording:
         return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
 
     def own_outputs(self) -> None:
-        """Note what of the outputs is the recording's memory, and that nobody else has it yet."""
+        """Note which outputs lie in the recording's memory. Nobody else holds them yet."""
         pairs = [(o, g) for o, g in zip(self.outputs, self.give) if g in (alias, copied)]
         self.copied = {o.untyped_storage()._cdata: bytes_of(o) for o, g in pairs if g is copied}
         self.storages = tuple({o.untyped_storage()._cdata: None for o, g in pairs if g is alias})
@@ -60,8 +60,8 @@ class Recording:
         return any(use(s) > n for s, n in zip(self.storages, self.idle))
 
     def replay(self, inputs: Sequence) -> Any:
-        """Run it on these inputs; the outputs as the call returns them. What raises for want of memory does so before
-        anything is written. Raises: DeviceFault (of an earlier replay)."""
+        """Replay with these inputs and return the outputs. An out-of-memory error is raised before anything is written. Raises:
+        DeviceFault (of an earlier replay)."""
         if self.fault is not None and self.fault.word.value:
             self.fault.report()
         rooms = {s: torch.empty_like(t) for s, t in self.copied.items()}

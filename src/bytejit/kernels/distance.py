@@ -1,4 +1,4 @@
-"""How far the candidates of a choice are from exact: one that rounds much more than what eager runs is not taken.
+"""Measures the rounding errors of a choice's candidates. One that rounds much more than eager's call is not taken.
 
 Libraries differ by up to 5 times in their distance from float64: one adds thousands of products to one accumulator,
 another in parts. Which does so depends on the shape, the layout and the machine's instructions, so it is measured: all
@@ -29,7 +29,7 @@ def too_far(
     sample: int,
     along: Sequence[int] = (0,),
 ) -> dict[str, str]:
-    """The candidates that are further away than LIMITS, each with what was measured.
+    """The candidates whose errors exceed LIMITS, each with the errors measured.
 
     calls: name -> (call, prepare or None), as in `tune.Candidate`. base: the name of the call that eager makes. sample:
     how many rows (of dimension 0 of the result, and of the operands `along`) are computed in float64. A candidate that

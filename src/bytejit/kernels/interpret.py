@@ -1,6 +1,6 @@
 """Triton kernels run by Triton's interpreter on the CPU (TRITON_INTERPRET=1): slow, for tests where there is no GPU.
 
-The same rows of launches as on a GPU: addresses come in, each is seen as the memory that begins there.
+It takes the same rows of launches as a GPU: each address becomes a tensor over the memory that begins there.
 """
 
 from __future__ import annotations

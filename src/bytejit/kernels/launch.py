@@ -1,9 +1,8 @@
 """Load a unit and call its functions: the hot path.
 
-A unit's functions are builtin functions of the interpreter (METH_FASTCALL), made by the unit itself. A call with three
-pointers and a size costs 50 ns; through cffi's dlopen 500 (integers), 1,340 (casts to void*), 570 (one packed
-struct); through ctypes 800. cffi loads the library and hands over the OpenMP runtime that torch uses; nothing of it
-is left in a call.
+A unit's functions are builtin functions of the interpreter (METH_FASTCALL), made by the unit itself. A call with three pointers
+and a size costs 50 ns; through cffi's dlopen 500 (integers), 1,340 (casts to void*), 570 (one packed struct); through ctypes
+800. cffi loads the library, and passes it the OpenMP runtime that torch uses. It plays no part in a call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The library calls that compete for matmul, convolution and attention on the CPU: a row each; a family has its arguments.
+"""The library calls that compete for matmul, convolution and attention: a row each, and the arguments of each family. Three
+rows of convolutions serve GPUs too (`GPU`); products there: `codegen/libraries/linear_cuda.py`.
 
-A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes
-alike, so a chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are
-torch's own (MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.15, or our own (`gemm.py`, `conv.py`,
-`attention.py`); `available()` says which are here.
+A row names a torch operator and maps the family's arguments to its own. Rows work on tensors and on FX nodes, so a chosen row
+becomes one plain operator call in the graph: no Python wrapper runs in a call. Operators are torch's own (MKL through aten,
+oneDNN through mkldnn), present in torch 2.11 to 2.15, or our own (`gemm.py`, `conv.py`, `attention.py`); `available()` says
+which are here.
 
 Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows:
 2e-6 relative to the largest output). A fused `gelu` of oneDNN is the erf form at 1e-6 absolute ("none") or the tanh

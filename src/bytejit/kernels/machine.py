@@ -1,4 +1,4 @@
-"""Facts of this machine: what schedule needs to cut loops and what the kernel cache must tell apart."""
+"""Facts about this machine, which the schedule and the keys of the kernel cache need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cpu:
 
     @property
     def key(self) -> str:
-        """A short hash of what decides which instructions `-march=native` may use."""
+        """A short hash of what `-march=native` depends on."""
         text = " ".join([self.arch, self.name, *sorted(self.flags)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

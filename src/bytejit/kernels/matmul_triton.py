@@ -87,8 +87,8 @@ LITTLE = Way(16, 32, 256, 2, 4), Way(16, 64, 128, 4, 4), Way(16, 128, 64, 4, 4),
 
 
 def ways(m: int, dtype: torch.dtype = torch.float16, tf32: bool = False) -> tuple[Way, ...]:
-    """What is worth timing for a product of m rows. f32 takes twice the room: half the depth. tf32: whether torch's own products
-    may use it."""
+    """The configurations to time for a product of m rows. f32 takes twice the room, so half the depth. tf32: whether torch's
+    own products may use it."""
     found = LITTLE if m <= 16 else MIDDLE if m <= 128 else LARGE
     if dtype is not torch.float32:
         return found
@@ -235,7 +235,7 @@ def gpu_linear(
     given = [at if t is None else t.data_ptr() for t in (y, w, b, other)]
     kinds = [(t.shape, t.stride(), t.dtype) if t is not None else () for t in (x, w, y)]
     run = _run(device, tuple(way), epilogue, prologue, b is not None, other is not None, *kinds)
-    rounded = PRECISIONS[way[5]] == "tf32" and not uses_tf32()  # was so when this was chosen, no more
+    rounded = PRECISIONS[way[5]] == "tf32" and not uses_tf32()  # torch allowed TF32 when this was chosen
     if rounded or run(torch._C._cuda_getCurrentRawStream(device.index), at, *given, out.data_ptr()):
         return plain(x, w, b, other, epilogue, y, prologue)
     return out

@@ -1,5 +1,5 @@
-"""What a program tells torch of its streams: `out.record_stream(other)` says that another stream works on a tensor, so that its
-memory is not given out again too soon. A recording overwrites its outputs without asking the allocator: it is told here."""
+"""Watches `out.record_stream(other)`, by which a program says that another stream uses a tensor, so that its memory is not
+reused too soon. A recording overwrites its outputs without the allocator, so it has to know of such streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bytejit.common import caches
 
 
 def watch(storages: tuple[int, ...], owner: Any) -> None:
-    """From here on `owner.others` gets each stream that is recorded for one of these storages, as long as `owner` lives."""
+    """As long as `owner` lives, each stream that is recorded for one of these storages is added to `owner.others`."""
     _interposed()
     ref = weakref.ref(owner)
     for s in storages:
@@ -22,7 +22,7 @@ def watch(storages: tuple[int, ...], owner: Any) -> None:
 
 
 def wait_for(others: list[torch.Stream], device: int) -> None:
-    """Let the device's current stream wait for what the others have been given so far; they are forgotten."""
+    """Let the device's current stream wait for all work that the other streams have so far, and clear the list."""
     current = torch.cuda.current_stream(device)
     for s in set(others):
         current.wait_stream(torch.cuda.Stream(stream_id=s.stream_id, device_index=s.device_index, device_type=s.device_type))
@@ -37,7 +37,7 @@ def _forget(storages: tuple[int, ...], ref: Any) -> None:
 
 @functools.cache
 def _interposed() -> torch.library.Library:
-    """A kernel before all devices' own: it notes the stream and goes on to them."""
+    """A kernel in front of the devices' own kernels: it notes the stream and calls them."""
     op = torch.ops.aten.record_stream.default
     further = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 

@@ -1,9 +1,9 @@
-"""Files that nobody else can have put there: every folder on the way to one is opened by descriptor and looked at.
+"""Files that no other user can have written: every folder on the path to one is opened by descriptor and checked.
 
-A folder of ours belongs to this user and is not writable by others; so is a file of ours, which is a regular file besides.
-The folders above belong to this user or to root and are not writable by others, or are sticky (/tmp), or writable by the
-user's own group of one. Links are followed one by one, where the folder that holds them is such a one. All names below an
-opened folder are relative to its descriptor: what is swapped after the look is not what is open.
+A folder of ours belongs to this user and is not writable by others. The same holds for a file of ours, which is a regular file.
+The folders above belong to this user or to root and are not writable by others, or are sticky (/tmp), or writable by the user's
+own group of one. Links are followed one by one, where the folder that holds them is such a one. All names below an opened
+folder are relative to its descriptor, so swapping a folder after the check has no effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def open_folder(path: Path, make: bool = True) -> int:
 
 
 def _walk(path: Path, make: bool) -> int:
-    """A descriptor of a folder that nobody else can swap for another. Raises: Refused, OSError."""
+    """A descriptor of a folder that no other user can replace. Raises: Refused, OSError."""
     if not SUPPORTED:
         raise Refused("this system opens no files relative to a folder")
     waiting, links = [*reversed(Path(os.path.abspath(path)).parts[1:])], 0
@@ -70,7 +70,8 @@ def _walk(path: Path, make: bool) -> int:
 
 
 def open_inner(at: int, name: str, make: bool = False) -> int:
-    """A descriptor of a folder in an open one, no link followed, not looked at. make: it is made where missing, private."""
+    """A descriptor of a folder in an open one. No link is followed, and it is not checked. make: a missing one is made,
+    private."""
     try:
         return os.open(name, FOLDER, dir_fd=at)
     except FileNotFoundError:
@@ -141,8 +142,8 @@ def _link(at: int, name: str, shown: Path, error: OSError) -> Path:
 
 
 def read_file(at: int, name: str, most: int, used: bool = False) -> tuple[bytes, os.stat_result] | None:
-    """What a file of ours in an open folder holds, and its facts; None where there is none. most: bytes. used:
-    it gets the time of now.
+    """The content of a file of ours in an open folder, and its stat; None where there is none. most: bytes. used: its times are
+    set to now.
 
     Raises: Refused (a link, a pipe, another user's, writable by others, larger than `most`)."""
     try:
@@ -171,7 +172,7 @@ def read_file(at: int, name: str, most: int, used: bool = False) -> tuple[bytes,
 
 
 def write_file(at: int, name: str, body: bytes) -> None:
-    """Put a file in its place in an open folder at once: a reader sees all of it, or what was there before. Raises: OSError."""
+    """Write a file in an open folder atomically: a reader sees all of it, or what was there before. Raises: OSError."""
     temp = f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FILE, 0o600, dir_fd=at), "wb") as file:
@@ -183,13 +184,13 @@ def write_file(at: int, name: str, body: bytes) -> None:
 
 
 def remove(at: int, name: str) -> None:
-    """Delete a file in an open folder, if it is there; what cannot be deleted gets out of the way."""
+    """Delete a file in an open folder, if it is there. What cannot be deleted is renamed."""
     try:
         os.unlink(name, dir_fd=at)
     except FileNotFoundError:
         pass
     except OSError:  # a folder
-        with suppress(OSError):  # nor may it be renamed: it is in the way of a write, which says so
+        with suppress(OSError):  # it may not be renamed either: a write will fail, and say so
             os.rename(name, f".{os.urandom(8).hex()}", src_dir_fd=at, dst_dir_fd=at)
 
 

@@ -1,4 +1,4 @@
-"""A graph's callable that the first call may replace: by one laid out by the strides that its libraries returned."""
+"""A graph's callable that may be replaced after the first call, by one with the strides that its libraries returned."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bytejit.common import registry
 
 
 class Replaceable:
-    """`now`, and from the second call on what `again` makes of the strides that the first one met, if anything. returned: those
-    strides, which the calls fill in. Cost: 0.1 us a call."""
+    """Runs `now`; from the second call on, what `again` makes of the strides that libraries returned in the first one, if
+    anything. returned: those strides. Cost: 0.1 us a call."""
 
     def __init__(
         self, now: Callable[..., Any], returned: dict[str, tuple], again: Callable[[dict[str, tuple]], Callable[..., Any] | None]

@@ -1,5 +1,5 @@
-"""Recordings of the two passes of a training graph: what the forward pass saves lies in the memory of its recording until the
-backward pass has read it, and a recording of the backward pass reads it there.
+"""Recordings of the two passes of a training graph. Saved values stay in the memory of the forward pass's recording until the
+backward pass has read them; a recording of the backward pass reads them there.
 
     forward recording A: results (small: copies), saved values at addresses of A -> backward recordings for A
     forward recording B, used while somebody still holds what A saved            -> backward recordings for B

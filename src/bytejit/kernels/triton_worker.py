@@ -40,8 +40,8 @@ def module_of(text: str, name: str) -> types.ModuleType:
 
 
 def forget_key() -> None:
-    """Spare triton the hash of its own files, half of a worker's first job: the cache that it tells versions apart in is a folder
-    of this process's own, and bytejit's cache holds triton's version in its keys."""
+    """Skip triton's hash of its own files, which is half of a worker's first job. It would tell versions apart in triton's
+    cache, which is here a private folder of this process; bytejit's own keys contain triton's version."""
     from triton.runtime import cache
 
     if hasattr(cache, "triton_key"):
@@ -81,7 +81,7 @@ def compile_job(job: dict) -> dict:
 
 
 def main() -> None:
-    """Answer jobs until stdin ends or nothing comes for a while."""
+    """Run jobs until stdin ends or no job comes for a while."""
     stub_packages()
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a compiler prints must not mix with the results
@@ -100,7 +100,7 @@ def main() -> None:
             for line in lines:
                 try:
                     result = compile_job(json.loads(line))
-                except Exception as e:  # the job's own fault, told to the one who asked
+                except Exception as e:  # an error of the job itself, which is its result
                     result = {"error": f"{type(e).__name__}: {e}"[:4000]}
                 results.write(json.dumps(result) + "\n")
                 results.flush()

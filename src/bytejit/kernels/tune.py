@@ -1,11 +1,10 @@
 """Timed choice between libraries: which of several equal calls is fastest for these shapes, on this machine.
 
-A choice is made once per operation, operand specs, thread count and machine; it is kept in memory and, through a
-store, on disk. Other processes only ever make a run slower, so the least time of interleaved runs is compared; but one
-lucky run proves nothing on a busy machine. So a candidate replaces the default only when its least time is less by
-`MARGIN` and it was the faster one in `WINS` of the rounds; rounds go on while the least times have not been met twice,
-as long as the budget lasts. A choice whose times were never met twice is not sure: it is kept, and timed again by
-later compilations, `TRIES` times at most.
+A choice is made once per operation, operand specs, thread count and machine; it is kept in memory and, through a store, on
+disk. Other processes can only make a run slower, so the least times of interleaved runs are compared. But on a busy machine a
+single fast run proves nothing. So a candidate replaces the default only when its least time is less by `MARGIN` and it was the
+faster one in `WINS` of the rounds; rounds go on while the least times have not been met twice, as long as the budget lasts. A
+choice whose times were never met twice is not sure: it is kept, and timed again by later compilations, `TRIES` times at most.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Candidate:
 
 
 class ChoiceStore(Protocol):
-    """Where choices outlive the process: text to JSON values; `json_cache.json_cache` makes one."""
+    """Keeps choices after the process has ended: text to JSON values. `json_cache.json_cache` makes one."""
 
     def load(self) -> dict: ...
     def merge(self, entries: Mapping[str, object]) -> None: ...
@@ -173,7 +172,8 @@ class Tuner:
         return choice
 
     def _recall(self, key: str, candidates: Sequence[Candidate]) -> Choice | None:
-        """What is known of a choice; one without a word on how sure it is comes from an older version: it is not."""
+        """A choice that is known already; None where there is none, or where an older version stored it, which did not say how
+        sure it was."""
         found = (self.known or {}).get(key)
         if not isinstance(found, dict) or found.get("name") not in {c.name for c in candidates}:
             return None
@@ -267,7 +267,7 @@ class Tuner:
 
 
 def still_near(active: Sequence[str], samples: Mapping[str, Sequence[float]], default: str) -> list[str]:
-    """The candidates that are run again: the default, and those that are not much slower than the best."""
+    """The candidates that are timed further: the default, and those that are not much slower than the best."""
     least = min(min(samples[n]) for n in active)
     return [n for n in active if n == default or min(samples[n]) <= DROP * least]
 

@@ -21,8 +21,8 @@ COPIES = 32  # of such an operand, at most
 
 
 def precisions() -> tuple[object, object]:
-    """How torch multiplies f32 on a GPU, in products and in convolutions, by whichever of its settings was made: since torch 2.9
-    the older words raise once the newer ones have been used."""
+    """The precision of f32 products and convolutions on a GPU, by either of torch's two settings. Since torch 2.9 the older one
+    raises once the newer one has been used."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(torch.backends, "fp32_precision"):
         return matmul.fp32_precision, cudnn.conv.fp32_precision

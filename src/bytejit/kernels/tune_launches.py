@@ -141,7 +141,7 @@ class LaunchTuner:
         return sum(keys.values()) <= self.room
 
     def address(self, arg: Any) -> int:
-        """Where an argument lies: buffers of zeros, so that an index among them is in range; floats are small numbers."""
+        """The address of a made-up argument: zeros, so that an index among them is in range; floats are small numbers."""
         key = (arg.kind, arg.name, arg.offset)
         if key not in self.memory:
             made = torch.zeros(max(16, self.extents(arg)), dtype=torch.uint8, device=self.builder.torch_device)

@@ -1,4 +1,4 @@
-"""Processes that compile Triton kernels side by side (`triton_worker.py`): started early, kept until idle."""
+"""Processes that compile Triton kernels in parallel (`triton_worker.py`). They are started early and end when idle."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Workers:
         raise AssertionError("unreachable")
 
     def map(self, jobs: Sequence[dict]) -> list[dict]:
-        """Answers in the order of jobs; each holds "error" or what `triton_worker.compile_job` gives."""
+        """The results in the order of the jobs; each holds "error" or what `triton_worker.compile_job` returns."""
         if len(jobs) == 1:
             return [self.ask(jobs[0])]
         results: list[dict] = [{}] * len(jobs)

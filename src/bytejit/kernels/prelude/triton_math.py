@@ -209,7 +209,7 @@ def bj_sigmoid(x: tl.tensor):
 
 @triton.jit
 def bj_activation(x: tl.tensor, KIND: tl.constexpr):
-    """What stands before or behind a matrix product (`kernels/matmul_triton.EPILOGUES`); x in f32."""
+    """An activation before or after a matrix product (`EPILOGUES` in `kernels/matmul_triton.py`); x in f32."""
     if KIND == 1:
         return bj_maximum(x, tl.zeros_like(x))
     elif KIND == 2:

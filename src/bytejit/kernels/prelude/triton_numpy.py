@@ -1,4 +1,4 @@
-"""The functions of the CUDA device library that `triton_math` uses, in numpy, for kernels under TRITON_INTERPRET=1.
+"""The functions of CUDA's device library that `triton_math` uses, in numpy, for kernels under TRITON_INTERPRET=1.
 
 Triton's interpreter holds a tile as a numpy array (`x.handle.data`); functions numpy lacks are torch's.
 """
@@ -105,8 +105,8 @@ reduce_argmax, reduce_argmin = _arg(True), _arg(False)
 
 
 def _loops_over_sizes() -> None:
-    """numpy 2.4 takes no int() of an array of one element, which is what the interpreter holds a number in: without this a
-    loop up to a size that is an argument fails."""
+    """numpy 2.4 refuses int() of an array with one element, by which the interpreter represents a number. Without this, a loop
+    up to a size that is an argument fails."""
     before = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, scope: Any) -> None:
