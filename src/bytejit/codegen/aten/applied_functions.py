@@ -1,4 +1,4 @@
-"""An autograd function of the program's on fakes: its two traced passes, joined as it joins them."""
+"""Runs an autograd function of the program on fakes: its traced forward and backward pass, as one autograd node."""
 
 from __future__ import annotations
 

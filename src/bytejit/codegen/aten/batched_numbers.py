@@ -1,4 +1,4 @@
-"""Chains of 0-dim tensors of the CPU that differ in one input only, in a graph on a GPU: as one chain over all those inputs.
+"""In a graph on a GPU, chains of 0-dim CPU tensors that differ in one input only become one chain over all those inputs.
 
     a2 = pow(0.9, a)    b2 = pow(0.9, b)   ->   both = pow(0.9, stack([a, b]))    a2 = both[0]    b2 = both[1]
 

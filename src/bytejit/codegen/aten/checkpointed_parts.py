@@ -1,8 +1,8 @@
-"""A checkpointed part on fakes: its inner values are not kept for the backward pass, which records the part once more.
+"""Records a checkpointed part of a graph on fakes. Its inner values are not kept for the backward pass, which records the part
+again.
 
-As torch's checkpoint does it: within the part nothing is saved but the number of what would be; the first use of such a number
-in a backward pass runs the part again. What is recorded within the part is no value for others to use: equal calls elsewhere are
-made themselves.
+It works like torch's checkpoint: within the part, a saved value is replaced by its number. The first use of such a number in a
+backward pass runs the part again. Calls outside the part never reuse equal calls that were recorded within it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Part:
 
     @contextlib.contextmanager
     def within(self, keeper: _Part | _Again) -> Iterator[None]:
-        """The part's own memory of calls that were recorded: it ends with the part. keeper: who is given what is saved."""
+        """Within, recorded calls are remembered for this part only. keeper: gets the values that are saved."""
         seen, self.rec.seen = self.rec.seen, dict(self.rec.seen)
         self.rec.around.append(keeper)
         try:
@@ -74,7 +74,7 @@ class _Part:
             self.rec.seen = seen
 
     def pack(self, x: torch.Tensor) -> int:
-        """In place of a value that is saved: its number."""
+        """The number that stands for a saved value."""
         self.saved += 1
         return self.saved - 1
 
@@ -87,7 +87,7 @@ class _Part:
 
     # ---- again -------------------------------------------------------------------------------------------------------
     def compute(self) -> list[torch.Tensor]:
-        """What would have been saved. Raises: CannotNormalise where the second run saves something else."""
+        """Run the part again and return what it saves. Raises: CannotNormalise where the second run saves something else."""
         rec, again = self.rec, _Again()
         inputs = [x() for x in self.inputs]
         old = None
@@ -108,7 +108,7 @@ class _Part:
         return again.found
 
     def note_state(self, before: fx.Node | None) -> fx.Node:
-        """A node that says where the random numbers stand. Raises: CannotNormalise on a GPU."""
+        """A node with the state of the CPU's random number generator. Raises: CannotNormalise on a GPU."""
         if any(n.meta["spec"].device.type != "cpu" for n in self.rec.graph.nodes if isinstance(n.meta.get("spec"), Spec)):
             raise CannotNormalise("a checkpointed part that draws random numbers, not on the CPU alone")
         size = torch.default_generator.get_state().numel()
@@ -133,7 +133,8 @@ class _Again:
 
 
 def _kept(x: Any, around: _Part | _Again | None, saved: bool) -> Callable[[], Any]:
-    """What gives an input of a part again: within another part, a value of that one. saved: it must not have been written."""
+    """A function that returns an input of a part again: within another part, that part's value. saved: it must not have been
+    written."""
     if not isinstance(x, torch.Tensor):
         return lambda: x
     if around is not None:

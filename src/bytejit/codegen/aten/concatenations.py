@@ -1,4 +1,4 @@
-"""Concatenations that start alike: a later one is an earlier one and the rest.
+"""Concatenations with a common beginning: the longer one is made from the shorter one and the rest.
 
     c4 = cat([a, b, c, d])        c5 = cat([a, b, c, d, e])   ->   c5 = cat([c4, e])
 

@@ -1,4 +1,4 @@
-"""Numbers that a program wrote as 0-dim tensors on the CPU, in a graph on a GPU: `x[mask] = 5.0` makes one of 5.0.
+"""Numbers of a program that torch made 0-dim tensors on the CPU, in a graph on a GPU: `x[mask] = 5.0` makes one of 5.0.
 
 What is computed from such numbers alone is a number, too: `torch.sqrt(torch.tensor(64.0) * 3)`. They move to the GPU, where a
 kernel has them as constants. On the CPU each is a call through torch, and a graph with a tensor on the CPU cannot be recorded.

@@ -1,6 +1,6 @@
-"""The parts of a graph on a GPU that run on the CPU before it (`torch.cos(x).cuda()`) and after it (`y.cpu().exp()`), as graphs
-of their own: fused kernels in C++ instead of a library call an op. What the CPU computes in between, from results of the GPU
-and for it, stays in the graph, through torch."""
+"""The parts of a graph on a GPU that run on the CPU before it (`torch.cos(x).cuda()`) and after it (`y.cpu().exp()`) become
+graphs of their own: fused kernels in C++ instead of a library call for each op. What the CPU computes in between, from results
+of the GPU and for it, stays in the graph and runs through torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Before:
     unread: frozenset[int]
 
     def joined(self, first: Callable, before: Callable | None, writes: Callable | None) -> Callable:
-        """The whole, from the callables of its parts. Writes come last: what raises before them leaves all as it was."""
+        """The callable of the whole graph, from those of its parts. Writes come last, so an error before them leaves everything
+        as it was."""
         taken, unread, sent = self.taken, self.unread, self.sent
 
         def call(*inputs: Any) -> Any:
@@ -248,8 +249,8 @@ def _base(out: Out) -> int | None:
 
 
 def _inside(nodes: list[fx.Node], written: set[fx.Node]) -> set[fx.Node]:
-    """Calls on the CPU that need nothing of the GPU, draw no numbers, and that the graph does not return as they are, but for
-    what it only writes."""
+    """Calls on the CPU that need nothing from the GPU, draw no random numbers, and whose values the graph does not return,
+    except to write them."""
     returned = {a for a in nodes[-1].args[0] if isinstance(a, fx.Node)} - written
     inside: set[fx.Node] = set()
     for n in nodes:

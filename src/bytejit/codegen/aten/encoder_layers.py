@@ -1,5 +1,5 @@
-"""torch.nn's fused calls for attention and encoder layers in evaluation mode, taken apart. Their products and attention are then
-chosen as everywhere, and the operations between are fused. With a mask the calls stay whole."""
+"""Decomposes torch.nn's fused calls for attention and encoder layers in evaluation mode. Libraries are then chosen for their
+products and attention as usual, and the operations between are fused. With a mask the calls stay whole."""
 
 from __future__ import annotations
 

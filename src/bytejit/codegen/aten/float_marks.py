@@ -1,9 +1,9 @@
 """Symbolic floats in a recorded graph where torch's C++ takes plain numbers: the epsilon of a norm, the exponent of a gradient.
 
-torch's C++ hands an operator a double, never the symbol. While a graph is recorded, a symbolic float that it asks for is a
-mark: a number that occurs nowhere else. Where a mark, or a simple function of one, arrives among an operation's arguments, the
-symbol stands there again. What else may have been computed of a mark is found by recording twice, with other marks: where the
-two graphs differ, the floats become the constants that they are now.
+torch's C++ passes an operator a double, never the symbol. While a graph is recorded, a symbolic float that C++ asks for is
+replaced by a mark: a number that occurs nowhere else. Where a mark, or a simple function of one, is among an operation's
+arguments, it is replaced by the symbol again. Anything else that was computed from a mark is found by recording the graph
+twice, with different marks: where the two graphs differ, the floats become constants.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DERIVED: tuple[Callable[[Any], Any], ...] = (
     lambda m: torch.sym_sqrt(m),
 )
 _SINGLE = struct.Struct("f")
-NARROW = (torch.float32, torch.float16, torch.bfloat16)  # what is computed of a number there has no more digits than a float32
+NARROW = (torch.float32, torch.float16, torch.bfloat16)  # there, what is computed from a number has no more digits than a float32
 
 
 def single(x: float) -> float:
@@ -58,12 +58,12 @@ class TakenFloat(NamedTuple):
 
 
 class FloatMarks:
-    """The marks of one recording. apart: whether they lie far from the values that the graph was traced with."""
+    """The marks of one recording. apart: whether they differ much from the values with which the graph was traced."""
 
     def __init__(self, env: Any, apart: bool) -> None:
         self.env, self.apart = env, apart
         self.taken: dict[Any, TakenFloat] = {}  # by expression
-        # a mark, or what was computed of one -> the function, the symbol; the second: of marks rounded to a float32
+        # a mark, or a function of one -> the function and the symbol; the second table: of marks rounded to a float32
         self.names: tuple[dict[float, tuple], dict[float, tuple]] = {}, {}
 
     @contextmanager
@@ -87,7 +87,7 @@ class FloatMarks:
         return found.mark
 
     def mark(self, at: float) -> float:
-        """A number with an odd tail, on the same side of 0 and 1; of two numbers the greater has the greater mark."""
+        """A number with unusual last digits, on the same side of 0 and 1. Marks are in the order of their numbers."""
         if self.apart:
             at = at * at if 0 < at < 1 else at * 1.25
         tail = 1e-7 * (1 + 0.3819660112501051 * (len(self.taken) + 1))
@@ -102,7 +102,7 @@ class FloatMarks:
                     names.setdefault(function(at), (function, found.symbol))
 
     def named(self, x: Any, narrow: bool) -> Any:
-        """Arguments of an operation with symbols for marks. narrow: it computes in float32 at most."""
+        """The arguments of an operation with symbols in place of marks. narrow: it computes in float32 at most."""
         if type(x) is float:
             function, symbol = self.names[0].get(x) or narrow and self.names[1].get(x) or (None, None)
             return x if function is None else function(symbol)
@@ -113,7 +113,7 @@ class FloatMarks:
         return x
 
     def name_all(self, args: tuple, kwargs: dict, out: Any) -> tuple[tuple, dict]:
-        """The arguments of a call with symbols for marks. out: what it returns."""
+        """The arguments of a call with symbols in place of marks. out: what it returns."""
         if not self.taken:
             return args, kwargs
         given = [a.meta["spec"] for a in tree_leaves((args, kwargs)) if isinstance(a, fx.Node)]
@@ -122,7 +122,7 @@ class FloatMarks:
 
 
 def with_marks(gm: fx.GraphModule, record: Callable[[FloatMarks | None], T], graph_of: Callable[[T], Aten]) -> T:
-    """What `record` makes of a graph whose symbolic floats are given to torch's C++ as marks."""
+    """What `record` returns while torch's C++ gets marks for symbolic floats."""
     env = symbols.env_of(*(n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"))
     if env is None:
         return record(None)

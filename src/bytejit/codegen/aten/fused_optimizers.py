@@ -1,4 +1,4 @@
-"""torch's fused optimizer operators (`_fused_adam_` and its kin) in parts, which kernels then fuse with what is around them.
+"""Decomposes torch's fused optimizer operators (`_fused_adam_` and others), so that their parts fuse with what is around them.
 
 Source: aten/src/ATen/native/cpu/FusedAdamKernel.cpp and its neighbours; the CUDA kernels compute the same. Steps are counted by
 the caller. With `found_inf` nothing is written where it is 1.

@@ -1,4 +1,4 @@
-"""The mode that writes the graph: nodes for operations, values of storages that are written and viewed."""
+"""The dispatch mode that writes the graph: a node for each operation, and the present value of each storage."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ SEEDED = torch.Tag.nondeterministic_seeded
 
 
 class GraphWriter(TorchDispatchMode):
-    """The mode under which a graph is executed to record it. `graph` grows; `where` is the user's line of
-    what runs now.
-    """
+    """The dispatch mode under which a graph is run to record it. `graph` grows; `where` is the user's line that runs now."""
 
     def __init__(
         self, decompositions: dict, instead: Mapping[Callable, Callable] | None = None, marks: FloatMarks | None = None
     ) -> None:
         super().__init__()
-        self.marks = marks  # what symbolic floats are for torch's C++
+        self.marks = marks  # the numbers that stand for symbolic floats in torch's C++
         self.instead = instead or {}  # the caller's functions, which are run in place of operators
         self.graph = torch.fx.Graph()
         self.where = None
@@ -47,13 +45,13 @@ class GraphWriter(TorchDispatchMode):
         self.kept: list[torch.Tensor] = []
         self.seen: dict[tuple, torch.fx.Node] = {}
         self.stores: dict = {}
-        self.around: list = []  # checkpointed parts that are being recorded, the innermost last: see `recomputed`
+        self.around: list = []  # checkpointed parts that are being recorded, the innermost last (`checkpointed_parts.py`)
         self.last_placeholder: torch.fx.Node | None = None
 
     # --- values -----------------------------------------------------------------------------------
 
     def placeholder(self, name: str, fake: object) -> None:
-        """The next input: a fake, which from then on stands for it, or a value that is no tensor."""
+        """Add an input: a fake, which stands for it from then on, or a value that is no tensor."""
         node = self._placeholder(name)
         if not isinstance(fake, Fake):
             if symbols.is_symbolic(fake):
@@ -77,8 +75,8 @@ class GraphWriter(TorchDispatchMode):
         return node
 
     def constant(self, real: torch.Tensor, fresh: bool = False) -> Fake:
-        """The fake of a real tensor that the program holds: a further input. fresh: each call of the graph
-        has a new copy.
+        """The fake of a real tensor that the program holds, which becomes one more input. fresh: each call of the graph gets a
+        new copy.
         """
         fake = self.known.get(id(real))
         if fake is not None and not fresh:
@@ -185,7 +183,7 @@ class GraphWriter(TorchDispatchMode):
     # --- ops --------------------------------------------------------------------------------------
 
     def record(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """What the program's op gives: fakes bound to nodes."""
+        """Record an op of the program. Returns its results: fakes bound to nodes."""
         if func in self.instead:
             with self:
                 return self.instead[func](*args, **kwargs)
@@ -215,7 +213,7 @@ class GraphWriter(TorchDispatchMode):
         return self.bind(out, node)
 
     def bind(self, out: Any, node: torch.fx.Node) -> Any:
-        """Make fresh fakes stand for a node's results."""
+        """Bind new fakes to a node's results."""
         if isinstance(out, Fake):
             out.bound = Bound(Root(node, out))
         elif isinstance(out, (list, tuple)):
@@ -252,7 +250,7 @@ GraphWriter.__torch_dispatch__ = _dispatch
 
 
 def _shadow(x: Any) -> Any:
-    """Fakes that look like nodes."""
+    """Fakes with the specs of nodes."""
     if isinstance(x, torch.fx.Node):
         return fake_of_spec(x.meta["spec"])
     if isinstance(x, (list, tuple)):

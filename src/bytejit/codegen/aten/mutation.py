@@ -1,5 +1,5 @@
-"""What a write means without writing: the functional form of in-place and out= ops, and a view's
-value put back into its base.
+"""Writes in functional form: the op without a write for in-place and out= ops, and the new value of a base after a write into
+its view.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class FakeRun:
         return None
 
     def part(self, gm: torch.fx.GraphModule, inputs: Sequence) -> object:
-        """What a graph that a node calls returns, on fakes; it may be run more than once."""
+        """What a graph that a node calls returns, on fakes. It may run more than once."""
         given = iter(inputs)
         for node in gm.graph.nodes:
             if node.op == "output":
@@ -112,7 +112,7 @@ class FakeRun:
             self.env[node] = self._step(node) if node.kwargs.get("out") is None else self._written(node)
 
     def input(self, node: torch.fx.Node, fake: object) -> object:
-        """A fake of our own for an input: the tracer's keeps its autograd and is not written into."""
+        """A new fake for an input, so that the tracer's keeps its autograd state and is not written into."""
         if isinstance(fake, Fake):
             requires_grad, is_leaf = node.meta.get("autograd", (False, True)) if self.backward else (False, True)
             fake = make(fake.m, requires_grad)
@@ -175,7 +175,7 @@ class FakeRun:
 
 
 class _Wholes(TorchFunctionMode):
-    """Inside Python functions and modules, calls of what stays whole are recorded as such too."""
+    """Records calls of functions that stay whole as one node, also inside Python functions and modules."""
 
     def __init__(self, run: FakeRun) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
 
 
 def out_of(rec: Recorder, found: Outputs, given: object) -> Out:
-    """How one user output is made."""
+    """How to make one of the user's outputs."""
     if not isinstance(given, torch.Tensor):
         return OutputNumber(given) if isinstance(given, torch.SymInt) else Const(given)
     x = rec.fake(given)

@@ -1,8 +1,8 @@
-"""Numbers that are known at the call only and that kernels on a GPU compute with (a learning rate, a temperature): as one row of
-memory on the GPU, `f64[n]`, an input of the graph.
+"""Numbers that are known only at the call and that kernels on a GPU read (a learning rate, a temperature) become one row of
+memory on the GPU: `f64[n]`, an input of the graph.
 
-A kernel that is passed a number by value has it in every CUDA graph that it is recorded in. One that reads it from memory is
-recorded once for all its values. What a library call is passed stays a number.
+A number passed by value is fixed in a recorded CUDA graph. A kernel that reads it from memory is recorded once for all values.
+Arguments of library calls stay numbers.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ RULES: dict[Any, Callable[[Draws, fx.Node], Any]] = {
 
 
 def draws_of(node: fx.Node) -> bool:
-    """Whether a draw has a form within kernels: on the graph's device, of floats up to 32 bits, from torch's own generator."""
+    """Whether kernels can make a draw: on the graph's device, of floats up to 32 bits, from torch's own generator."""
     if node.op != "call_function" or node.target not in RULES or node.kwargs.get("generator") is not None:
         return False
     spec = node.meta["spec"]

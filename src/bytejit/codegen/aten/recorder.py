@@ -76,7 +76,8 @@ def _plan(func: Any) -> Callable:
 
 
 def _asked(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
-    """What torch's C++ asks of a tensor with symbolic sizes (`aten.size`, `aten.stride`): no op of the graph."""
+    """Answers what torch's C++ asks of a tensor with symbolic sizes (`aten.size`, `aten.stride`). These are no ops of the
+    graph."""
     return infer(func, args, kwargs)
 
 
@@ -94,7 +95,7 @@ def _functional(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _composite(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
-    """An op that torch itself defines by others; only inference mode hands it over whole."""
+    """An op that torch itself defines by others. It arrives here whole only in inference mode."""
     with rec:
         return func.decompose(*args, **kwargs)
 
@@ -170,7 +171,7 @@ def _in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _holds(func: Any, x: Fake, new: Fake) -> None:
-    """Raises: CannotNormalise where eager refuses to write floats into whole numbers, in its own words."""
+    """Raises: CannotNormalise where eager raises an error because a write would put floats into whole numbers."""
     if not torch.can_cast(new.m.dtype, x.m.dtype):
         raise CannotNormalise(f"{func}: {x.m.dtype} cannot hold its result")
 
@@ -278,7 +279,7 @@ def _resize(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _physical(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
-    """A lazily conjugated or negated view: computed at once, so that no graph value carries such a mark."""
+    """A lazily conjugated or negated view is computed at once, so that no value of the graph is lazy."""
     op = aten.neg.default if func is aten._neg_view.default else aten.conj_physical.default
     return rec.record(op, args, kwargs)
 

@@ -1,4 +1,5 @@
-"""Numbers that a tensor's dtype cannot hold: some operations of torch refuse them when they run, which no kernel does."""
+"""Numbers that a tensor's dtype cannot hold. Some operations of torch raise an error for them when they run; our kernels would
+not."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ CONVERTED = {
     "clamp_min": ("min",),
     "clamp_max": ("max",),
 }
-INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, of integers alone
+INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, for integers only
 
 
 def check_scalars(name: str, given: dict) -> None:
-    """Raises: CannotNormalise where an operation, by its name and its arguments, is given a number that the dtype of its result
-    cannot hold: it then runs through torch, which says so."""
+    """Raises: CannotNormalise where an operation (its name and arguments) gets a number that the dtype of its result cannot
+    hold. The graph then runs through torch, which raises the error."""
     wanted = CONVERTED.get(name, INTEGERS.get(name, ()))
     tensor, dtype = given.get("self"), given.get("dtype")
     dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)

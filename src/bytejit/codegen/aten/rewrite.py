@@ -1,5 +1,5 @@
-"""Small tools for passes on the ATen graph: copy it, read specs, insert calls, and the constants that freezing puts
-beside its inputs."""
+"""Helpers for passes over the ATen graph: copy it, read specs, insert calls; and the constants that freezing adds to its
+inputs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def plain_floats(*specs: Spec) -> bool:
 
 
 def at_hints(spec: Spec) -> Spec:
-    """The spec with the sizes that it had when the graph was made, for those that are known at the call only."""
+    """The spec with its symbolic sizes replaced by those that the graph was made with."""
     return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)
 
 
@@ -141,7 +141,7 @@ def sole_user(node: fx.Node) -> fx.Node | None:
 
 
 def drop_dead(graph: fx.Graph) -> None:
-    """Erase calls that nothing reads, last first, but for those that act."""
+    """Erase calls that nothing reads, last first, except those with effects."""
     for node in reversed(graph.nodes):
         if node.op == "call_function" and not node.users and not acts(node):
             graph.erase_node(node)

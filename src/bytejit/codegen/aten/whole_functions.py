@@ -1,4 +1,4 @@
-"""Torch functions that stay one node: calls that a library runs faster than their parts, and a pad."""
+"""Torch functions that stay one node of the graph: calls that a library runs faster than their parts, and a pad."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
 
 
 def stays_whole(function: Any, args: tuple, kwargs: dict, attention: tuple) -> Any:
-    """The op that a call is recorded as, or None: then its parts are recorded. The parts of an attention are the kernel that
+    """The op as which a call is recorded, or None: then its parts are recorded. The parts of an attention are the kernel that
     torch takes: right where the graph says which kernel, or on the CPU where the program says so."""
     op = WHOLE.get(function)
     if op is None or differentiates(args, kwargs):

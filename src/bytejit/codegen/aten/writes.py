@@ -1,4 +1,4 @@
-"""Which nodes of an ATen graph make the new value of something that the program writes into a part of.
+"""Finds the nodes of an ATen graph that together are a write into a part of a tensor.
 
     v = select(cache, 0, layer);  w = index_put(v, [None, i], k);  cache' = select_scatter(cache, w, 0, layer)
 
@@ -59,7 +59,7 @@ def written(outputs: tuple, mutations: tuple) -> frozenset[Any]:
 
 
 def viewed(node: Any) -> Any:
-    """What a node is a view of, in the end; a write in between stands for what it writes to."""
+    """The base of a view. A write in between counts as the value that it writes to."""
     while getattr(node, "op", "") == "call_function" and str(node.target) in VIEWS | WRITES:
         node = node.args[0]
     return node

@@ -1,5 +1,5 @@
-"""Gradients of ops that move elements: parts of a tensor, windows, pads, pools, embeddings. Each point of the result adds up what
-was read from it, so that no two threads write one place.
+"""Gradients of ops that move elements: parts of a tensor, windows, pads, pools, embeddings. Each point of the result sums the
+gradients of all that was read from it, so no two threads write one place.
 
 A pool or a pad treats each dim on its own: an element `o` of the result reads elements of x with a weight each. `Taps` says
 which `o` may have read a given element of x; the sum over those is the gradient along that dim.

@@ -33,7 +33,7 @@ def zeros(ctx: Lowering, *args: Any, **kw: Any) -> Value:
 
 @create("empty", "empty.memory_format", "empty_like", "new_empty")
 def empty(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    """Zeros, which nobody sees where kernels write over them; memory that an extern call or the caller gets stays as it is."""
+    """Zeros. They are not stored where kernels overwrite them; memory for an extern call or for the caller is left as it is."""
     if any(
         u.op == "output" or (row := table().by_aten.get(str(u.target))) is None or row.kind == "extern" for u in ctx.node.users
     ):

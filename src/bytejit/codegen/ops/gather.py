@@ -1,4 +1,4 @@
-"""Rows that read at places read from memory: embedding, gather, indexing, places in sorted rows. Indices are checked."""
+"""Rows that read at indices from memory: embedding, gather, indexing, searchsorted. Indices are checked."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def index_select(ctx: Lowering, x: Value, dim: int, at: Value) -> Value:
 
 
 def broadcast(*shapes: tuple) -> tuple:
-    """The shape that shapes broadcast to; symbolic sizes are no 1."""
+    """The shape that shapes broadcast to; a symbolic size counts as other than 1."""
     rank = max(map(len, shapes))
     full = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*full))

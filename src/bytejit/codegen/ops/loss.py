@@ -1,4 +1,4 @@
-"""Rows of losses: what a row's class costs is read from it, so that what makes the row (a log_softmax) is never stored."""
+"""Rows of losses. Only the element of a row's class is read, so what computes the row (a log_softmax) is never stored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows that put elements elsewhere without computing: pads that mirror, repeat or go round, shuffles of channels, diagonals,
-windows as columns. Each is one pointwise kernel whose loads are mapped; fuse inlines it into its readers."""
+"""Rows that copy elements to other places: reflecting, replicating and circular pads, shuffles of channels, diagonals, windows
+as columns. Each is one pointwise kernel whose loads are mapped; fuse inlines it into its readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def held(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
 
 
 def around(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
-    """v, which leaves range(n) by n at most, gone round."""
+    """v, which leaves range(n) by n at most, wrapped around."""
     return ix.mod(v + n, n, ctx.sizes)
 
 
@@ -243,7 +243,7 @@ def im2col(ctx: Lowering, x: Value, kernel: Any, dilation: Any, padding: Any, st
 
 @view("col2im", "col2im")
 def col2im(ctx: Lowering, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
-    """Each pixel adds up the windows that hold it: no two threads write the same place."""
+    """Each pixel is the sum over the windows that contain it, so no two threads write the same place."""
     cols, work = Columns(kernel, dilation, padding, stride, tuple(size)), acc_dtype(x.dtype)
     if cols.kernel[0] * cols.kernel[1] > UNROLL:
         raise NoRule("a large window")

@@ -23,13 +23,13 @@ UNROLL = 16  # window elements: larger windows are reductions
 
 
 def spread(v: Any, n: int, default: Any = None) -> tuple[int, ...]:
-    """n numbers of one, n or (then the default) none."""
+    """A list of one or n numbers as n numbers; `default` where it is empty."""
     v = default if v is None or v == () or v == [] else v
     return (v,) * n if isinstance(v, int) else tuple(v) if len(v) == n else (v[0],) * n
 
 
 def pair(v: Any, default: Any = None) -> tuple[int, ...]:
-    """Two numbers of one, two or none."""
+    """A list of one or two numbers as two."""
     return spread(v, 2, default)
 
 

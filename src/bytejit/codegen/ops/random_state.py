@@ -1,4 +1,5 @@
-"""Ops on the CPU's random numbers as a whole: what is computed again under a checkpoint draws what it drew before.
+"""Ops that read and set the state of the CPU's random number generator, so that a checkpointed part draws the same numbers
+again.
 
 They act, so no pass moves a draw past them.
 """
@@ -16,13 +17,13 @@ NAMESPACE.define("set_random_state(Tensor state) -> ()", tags=SEEDED)
 
 @torch.library.impl(NAMESPACE, "random_state", "CompositeExplicitAutograd")
 def random_state() -> torch.Tensor:
-    """Where the generator stands. Shapes: u8[some 5,000]."""
+    """The state of the generator. Shapes: u8[some 5,000]."""
     return torch.default_generator.get_state()
 
 
 @torch.library.impl(NAMESPACE, "set_random_state", "CPU")
 def set_random_state(state: torch.Tensor) -> None:
-    """Let the generator stand there."""
+    """Set the state of the generator."""
     torch.default_generator.set_state(state)
 
 

@@ -1,4 +1,4 @@
-"""Rows of torch's recurrent layers, which a library runs whole: all steps of a layer in one call, forward or backward.
+"""Rows of torch's recurrent layers. A library runs all steps of a layer in one call, forward or backward.
 
 oneDNN's forward pass keeps what its backward pass reads, a workspace in a form of its own, only where gradients are on as
 it runs. A compiled graph runs with gradients off, so the layer that is to go backward is an op of its own:

@@ -106,7 +106,7 @@ def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
         d = reduced_dims(dim, len(x.shape))
         if not x.shape:
             raise NoRule("of a 0-dim tensor")
-        if not ctx.used(1):  # far faster than with places, but of zeros of both signs any
+        if not ctx.used(1):  # far faster than with indices, but of zeros of both signs it may return either
             return restore(ctx, ctx.reduce(x, d, kind, None, acc_dtype(x.dtype)), d, keepdim, i=0), None
         at = best(ctx, x, d, arg)
 
@@ -167,7 +167,7 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
             return var
 
         def mean(c: tuple) -> Expr:
-            """Eager's, made a number at a time, is none once an infinite one has gone before."""
+            """Eager updates the mean one number at a time, so it is nan after an infinite one."""
             at = kept(c, dims, keepdim)
             m = F(ctx, ctx.read(avg, at))
             return m.e if n == 1 else F(ctx, ctx.read(m2, at)).do("isnan").pick(float("nan"), m).e
@@ -187,7 +187,7 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
     if x.dtype not in FLOATS:
         raise NoRule("norm of ints")
     if p != 0 and count(x, dims) == 1:
-        p = 1  # as torch has it: the square of a small number is 0
+        p = 1  # as in torch, where the square of a small number is 0
     acc = acc_dtype(ir_dtype(ctx.spec()))
 
     def term(c: tuple) -> Expr:

@@ -1,4 +1,4 @@
-"""Rows that read between pixels: nearest, linear and cubic resizing, sampling at the points of a grid."""
+"""Rows that interpolate: nearest, linear and cubic resizing, sampling at the points of a grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of scans that say where: the greatest and least element so far, and the place of the last of them."""
+"""Rows of cummax and cummin: the greatest or least element so far, and the index of the last one equal to it."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from .composite import F
 from .gather import broadcast, row
 from .view import both, clamped, view, within
 
-AREA = 4  # parts of a tensor of which the program writes one: from there on elements are written, not all made
-FEW = 4  # places a row up to which a scatter asks at each point
+AREA = 4  # a write into less than this part (1 / AREA) of a tensor writes its elements in place; else the whole tensor is made
+FEW = 4  # places per row, up to which a scatter compares each point with all of them
 ADDED = ("f32", "f64", "i32", "i64")
 INDICES = ("i64", "i32")
 

@@ -47,7 +47,7 @@ def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
 
 @row("safe_softmax", "_safe_softmax")
 def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
-    """Softmax, and 0 where all of a row is -inf: of an attention whose mask leaves nothing."""
+    """Softmax; 0 in a row that is -inf everywhere, as in an attention whose mask leaves no key."""
     dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(x.dtype)
     if not x.shape or x.dtype != ir_dtype(ctx.spec()):
         raise NoRule("of a number, or of another dtype than its result")

@@ -59,7 +59,7 @@ class Op:
     raises: bool = False  # may set the error flag: never moved above a write to an input
     # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
     rounds: tuple[int, ...] = ()
-    # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
+    # lower(ctx, *args, **kwargs) for composite, reduce, view, create rows; the node is ctx.node
     lower: Callable | None = None
     out: str | None = None  # extern rows: the overload that writes into given memory: "aten.mm.out"
     unsized: tuple[int, ...] = ()  # extern rows: results of a size that only the library knows, and only it reads
