@@ -60,7 +60,7 @@ def power(n: int) -> int:
 
 
 def tiles(p: FlexProblem) -> tuple[Tiles, ...]:
-    """Tiles to try, the fastest first. Where the device has no room for one, the next is taken."""
+    """Tiles to try, the fastest first: the next is taken where one has no room."""
     q, _, v = p.tensors[:3]
     assert q and v
     shape, _, dtype = q
