@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ..programs import targets
-from .chain_runner import Differs, check_chain, compare, raises
+from .chain_runner import Differs, build, check_chain, compare, in_float64, raises
 from .chains import chain, trained
 
 COUNT = int(os.environ.get("BYTEJIT_CHAIN_COUNT", "24"))
@@ -89,19 +89,33 @@ def test_found(name):
         check_chain(text)
 
 
-def test_a_step_next_to_a_value():
-    """A value that eager rounds to 4.5 in bfloat16 and float64 does not may round to 5"""
-    space = {"inputs": lambda: (torch.tensor([0.60546875]).bfloat16(),), "program": lambda b: ((b**-3).round(),)}
-    (b,) = space["inputs"]()
-    exact = (b.double() ** -3).round().bfloat16()
-    assert exact != (b**-3).round()
-    compare(space, [(b**-3).round()], [exact])
+NEARER = {  # what is nearer to float64 than eager: inputs, body
+    "a value next to a step": ("torch.tensor([0.60546875]).bfloat16()", "(a ** -3).round()"),
+    "a number that a half cannot hold": ("torch.zeros(5).half()", "F.normalize(a, dim=0)"),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("name", NEARER)
+def test_nearer_to_float64(name):
+    """What float64 makes is right too, what neither makes is wrong"""
+    made, body = NEARER[name]
+    text = f"import torch\nimport torch.nn.functional as F\ndef inputs(): return {made},\ndef program(a): return {body},\n"
+    space = build(text)
+    (a,) = space["inputs"]()
+    (plain,) = space["program"](a)
+    exact = in_float64(space)[1].to(plain.dtype)
+    assert not torch.equal(plain, exact)
+    compare(space, [a, plain], [a, exact])
+    check_chain(text)
+    with pytest.raises(Differs):
+        compare(space, [a, plain], [a, exact + 20])
 
 
 def test_a_difference_is_seen():
     """The runner notices values, strides, sharing and identity, and lets a rounding error pass"""
-    x = torch.randn(3, 4)
-    space = {"inputs": lambda: (x,), "program": lambda x: ()}
+    space = build("import torch\ndef inputs(): return torch.linspace(1, 2, 12).view(3, 4),\ndef program(x): return ()\n")
+    (x,) = space["inputs"]()
     compare(space, [x], [x * (1 + 2**-23)])
     for plain, got, what in ((x, x + 0.1, "value 0"), (x, x.t().contiguous().t(), "strides"), (x, x.double(), "dtype")):
         with pytest.raises(Differs, match=what):
