@@ -171,16 +171,23 @@ def test_what_follows_a_convolution_is_taken_along(freeze: bool) -> None:
     with torch.no_grad():
         for _ in range(8):
             got, want, true = compiled(x), model(x), exact(x.double())
-            assert (got - true).abs().max() <= 2 * (want - true).abs().max() and got.stride() == want.stride()
+            assert (got - true).abs().max() <= 2 * distance(model, x, true) and got.stride() == want.stride()
         x[0, 0, 0, 0] = float("nan")
         assert torch.equal(compiled(x).isnan(), model(x).isnan())
         model.first[0].weight.mul_(2)
         model.blocks[0][1].running_var.mul_(3)
         x = rand(4, 16, 32, 32)
         exact = copy.deepcopy(model).double()
-        got, want, true = compiled(x), model(x), exact(x.double())
-        assert (got - true).abs().max() <= 2 * (want - true).abs().max()
+        got, true = compiled(x), exact(x.double())
+        assert (got - true).abs().max() <= 2 * distance(model, x, true)
     assert not bytejit.counters["fallbacks"], bytejit.counters["fallbacks"]
+
+
+def distance(model: torch.nn.Module, x: torch.Tensor, true: torch.Tensor) -> float:
+    """How far eager is from the truth: in the layout that it is given, or with the channels innermost, whose kernels round more
+    products to TF32."""
+    inner = copy.deepcopy(model).to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    return max(float((m(y) - true).abs().max()) for m, y in ((model, x), inner))
 
 
 @pytest.mark.timed

@@ -7,16 +7,10 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 import bytejit
-from bytejit.common import attention_marks
 from bytejit.kernels import flex_triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-
-
-@pytest.fixture(autouse=True)
-def tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_marks, "TRIED", True)
 
 
 def causal(b, h, i, j):

@@ -152,6 +152,17 @@ def test_attention(score, seen):
         c(Q.clone().requires_grad_(), K, V)
 
 
+@pytest.mark.parametrize("dims", [(2, 4, 5, 16), (2, 4, 1, 16), (1, 4, 1, 16), (2, 1, 1, 16), (1, 1, 5, 16)])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (1, 2, 0)])
+def test_attention_lies_as_eagers(dims, order, monkeypatch):
+    """Sizes of 1 included, whose strides say nothing to `contiguous`"""
+    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    q = torch.randn(*(dims[d] for d in order), 16).permute(*(order.index(d) for d in range(3)), 3)
+    k = torch.randn(dims[0], 7, dims[1], 16).transpose(1, 2)
+    made = whole(lambda q, k: flex.flex_attention(q, k, k), q, k)
+    assert q.shape == dims and made.stride() == flex.flex_attention(q, k, k).stride()
+
+
 def test_attention_is_eagers(monkeypatch):
     mask = flex.create_block_mask(within_documents, None, None, 16, 16, device="cpu", BLOCK_SIZE=8)
 

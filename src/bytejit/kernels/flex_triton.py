@@ -60,7 +60,7 @@ def power(n: int) -> int:
 
 
 def tiles(p: FlexProblem) -> tuple[Tiles, ...]:
-    """Tiles to try, the fastest first: the next is taken where one has no room."""
+    """Tiles to try, the fastest first (`benchmarks/flex_tiles.py` on an H100): the next is taken where one has no room."""
     q, _, v = p.tensors[:3]
     assert q and v
     shape, _, dtype = q
@@ -68,11 +68,11 @@ def tiles(p: FlexProblem) -> tuple[Tiles, ...]:
     if dtype is torch.float32:
         found = [(64, 32, 4, 2), (32, 32, 4, 2), (16, 16, 4, 1)]
     elif dim <= 64:
-        found = [(128, 128, 8, 3), (128, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)]
+        found = [(64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 1)]
     elif dim <= 128:
-        found = [(128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 2), (32, 32, 4, 1)]
+        found = [(64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)]
     else:
-        found = [(64, 32, 4, 2), (32, 32, 4, 1), (16, 16, 4, 1)]
+        found = [(128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1), (16, 16, 4, 1)]
     most = power(shape[2])
     return tuple(dict.fromkeys(_fitted(p, Tiles(min(r, most), k, w, s)) for r, k, w, s in found))
 

@@ -189,7 +189,8 @@ def laid_out_as(made: Any, strides: tuple) -> Any:
     order = sorted(range(3), key=lambda d: strides[d], reverse=True)
     if order == [0, 1, 2]:
         return made
-    return made.permute(*order, 3).contiguous().permute(*[order.index(d) for d in range(3)], 3)
+    ordered = made.permute(*order, 3).clone(memory_format=torch.contiguous_format)  # `contiguous` keeps strides of sizes of 1
+    return ordered.permute(*[order.index(d) for d in range(3)], 3)
 
 
 @replaces_operator("flex_attention")
