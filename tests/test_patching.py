@@ -95,6 +95,15 @@ def test_bad_arguments_are_errors_at_once():
         torch.compile(3)
 
 
+def test_the_mode_lite_is_the_default_one():
+    caches.clear()
+    with pytest.warns(RuntimeWarning, match="'lite' of torch.compile is the default"):
+        f = torch.compile(plus, mode="lite")
+    assert settings_of(f).options.mode == "default"
+    for mode in torch._inductor.list_mode_options():
+        torch.compile(plus, mode=mode)
+
+
 def test_forms():
     seen = Graphs()
 

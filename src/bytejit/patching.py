@@ -20,6 +20,7 @@ from .errors import backend_name
 from .runtime import module
 from .runtime.origins import original
 
+LITE = "lite"  # torch's mode for little work at a compile
 # what is replaced, where loaded
 NAMES = (("torch", "compile"), ("torch.compiler", "reset"), ("torch._dynamo", "reset"))
 
@@ -47,6 +48,9 @@ def torch_compile(
     for key, value in more.items():
         if value is not None:
             caches.warn_once(f"argument {key}", f"bytejit: the argument {key} of torch.compile does nothing here")
+    if mode == LITE:
+        caches.warn_once("mode lite", "bytejit: the mode 'lite' of torch.compile is the default one here")
+        mode = None
     backend = torch_controls.default_backend() if backend is None else backend
     backend = "inductor" if backend == "bytejit" else registry.check_backend(backend)
     if not isinstance(backend, str) and (options or mode not in (None, "default")):

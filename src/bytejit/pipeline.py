@@ -280,12 +280,10 @@ def run_backend(
 
 def _note_break(function: CompiledFunction, cause: Break, at: Where | None, options: Options) -> None:
     where = with_source(at or function.where)
-    if function.settings.nopython:
+    if function.settings.nopython or cause.refused:
+        off = "leave nopython (fullgraph) off" if function.settings.nopython else "leave torch._dynamo.error_on_graph_break off"
         raise Unsupported(
-            cause.reason,
-            where,
-            "it cannot be part of a graph",
-            cause.do or "leave nopython (fullgraph) off, so that this step runs in the original code",
+            cause.reason, where, "it cannot be part of a graph", cause.do or f"{off}, so that this step runs in the original code"
         )
     registry.count("breaks", f"{cause.reason} at {where.short}")
     inspection.note_break(cause.reason, where, cause.do or "", options)

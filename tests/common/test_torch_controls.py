@@ -676,3 +676,93 @@ def test_an_exception_of_a_keys_hash_is_the_programs():
 
     with pytest.raises(ZeroDivisionError, match="the key's"):
         bytejit.compile(lambda x, key: x * scale(key), backend="eager")(X, Key())
+
+
+# ---- errors on graph breaks ------------------------------------------------------------------------------------------
+def breaks_once(x):
+    x = x + 1
+    torch._dynamo.graph_break()
+    return x * 2
+
+
+def test_error_on_graph_break_around_a_call():
+    c = bytejit.compile(breaks_once, backend="eager")
+    with torch._dynamo.error_on_graph_break(True):
+        assert graphs(lambda x: torch.relu(x) + 1, X)[0] == 1
+        with pytest.raises(bytejit.exc.Unsupported, match="graph_break(.|\n)*leave torch._dynamo.error_on_graph_break off"):
+            c(X)
+        with torch._dynamo.error_on_graph_break(False):
+            assert torch.equal(bytejit.compile(breaks_once, backend="aot_eager")(X), breaks_once(X))
+    assert torch.equal(c(X), breaks_once(X))
+
+
+def test_error_on_graph_break_within_compiled_functions():
+    def parts(x, at):
+        with torch._dynamo.error_on_graph_break(True):
+            x = x + 1
+            if at == 1:
+                torch._dynamo.graph_break()
+        if at == 2:
+            torch._dynamo.graph_break()
+        return careful(x, at) * 2
+
+    @torch._dynamo.error_on_graph_break(True)
+    def careful(x, at):
+        with torch._dynamo.error_on_graph_break(False):
+            if at == 3:
+                torch._dynamo.graph_break()
+        return inner(x, at)
+
+    def inner(x, at):
+        if at == 4:
+            torch._dynamo.graph_break()
+        return x * 3
+
+    for at, refused in enumerate((False, True, False, False, True)):
+        bytejit.reset()
+        c = bytejit.compile(parts, backend="eager")
+        if refused:
+            with pytest.raises(bytejit.exc.Unsupported, match="graph_break"):
+                c(X, at)
+            assert not torch._dynamo.utils._get_error_on_graph_break()
+        else:
+            assert torch.equal(c(X, at), (X + 1) * 6)
+    with pytest.raises(bytejit.exc.Unsupported):  # fullgraph comes first
+        bytejit.compile(parts, backend="eager", fullgraph=True)(X, 3)
+
+
+# ---- sizes that change, by name --------------------------------------------------------------------------------------
+TABLE = torch.ones(3, 2)
+
+
+@pytest.mark.parametrize(
+    "names, count", [("", 2), ("L['x']", 1), ("L['x']:0", 1), ("L['x']:1", 2), ("L['y'], L\\[.x.\\]", 1), ("G['x']", 2)]
+)
+def test_dynamic_sources(names, count):
+    for field in ("dynamic_sources", "unbacked_sources"):
+        if hasattr(torch.compiler.config, field):
+            bytejit.reset()
+            seen = []
+            c = bytejit.compile(lambda x: x * 2, backend=lambda gm, e, seen=seen: seen.append(gm) or gm.forward)
+            with torch.compiler.config.patch(**{field: names}):
+                for n in (3, 4, 5):
+                    assert torch.equal(c(torch.ones(n, 2)), torch.full((n, 2), 2.0))
+            assert len(seen) == count
+
+
+def test_dynamic_sources_of_attributes_globals_and_numbers(monkeypatch):
+    class Batch:
+        pass
+
+    batch, seen = Batch(), []
+
+    def f(batch, n):
+        return batch.mask * n + TABLE[0, 0] + TABLE.sum()
+
+    c = bytejit.compile(f, backend=lambda gm, e: seen.append(gm) or gm.forward)
+    with torch.compiler.config.patch(dynamic_sources="L['batch'].mask:0, L['n'], G['TABLE']"):
+        for n in (3, 4, 5):
+            batch.mask = torch.ones(n)
+            monkeypatch.setitem(f.__globals__, "TABLE", torch.ones(n, 2))
+            assert torch.equal(c(batch, n), f(batch, n))
+    assert len(seen) == 1

@@ -25,6 +25,7 @@ DECORATORS = "torch._dynamo.decorators"
 RULES = "torch._dynamo.trace_rules"
 FUNCTIONS = "torch._dynamo.variables.functions"
 CONFIG = "torch._dynamo.config"
+UTILS = "torch._dynamo.utils"
 CONFIG_OF_PASSES = "torch._functorch.config"  # of forward and backward graphs
 BACKENDS = "torch._dynamo.backends.registry"
 INITS = "torch._dynamo.mutation_guard"
@@ -84,6 +85,7 @@ NAMES = {
         Name("_dynamo_unbacked_indices", "tensor", "mark_unbacked", "sizes are learnt from the calls"),
         Name("_dynamo_unbacked_bounds", "tensor", "mark_unbacked: {dim: (min, max)}", "no range is promised"),
         Name("_dynamo_static_indices", "tensor", "mark_static", "a size that changed becomes symbolic"),
+        Name("_error_on_graph_break", UTILS, "within torch._dynamo.error_on_graph_break(True)", "graph breaks are no errors"),
         Name("_stance", FRAMES, "torch.compiler.set_stance", "the stance is the default one"),
         Name("get_eval_frame_callback", DECORATORS, "False within torch._dynamo.run", "new code is compiled there"),
         Name("_COMPILER_FNS", BACKENDS, "torch._dynamo.register_backend", "the name of a backend is not known"),
@@ -210,6 +212,12 @@ def refused(fn: object) -> str:
 def is_graph_break(fn: object) -> bool:
     """Whether a function is torch._dynamo.graph_break."""
     return getattr(fn, "__name__", "") == special_cases.GRAPH_BREAK and special_cases.TORCH_COMPILER.made(fn)
+
+
+def break_switch() -> tuple[dict[str, Any], str] | None:
+    """The namespace, and the name in it, that says whether graph breaks are errors; None before torch's compiler is loaded."""
+    found = sys.modules.get(UTILS)
+    return None if found is None else (vars(found), "_error_on_graph_break")
 
 
 def substitute(fn: Callable) -> types.FunctionType | None:

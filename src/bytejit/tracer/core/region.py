@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bytejit.common import ambient, ambient_kinds
+from bytejit.common import ambient, ambient_kinds, torch_controls
 from bytejit.guards.sources import Cell, KnownSource, Local, Source, StackSlot
 from bytejit.tracer.objects.class_facts import LOOKED_UP
 from bytejit.tracer.objects.containers import NotConstant, to_python
@@ -13,7 +13,7 @@ from .frame import Frame
 from .job import Stop, forget_graph
 from .signals import Break, Raised, Restart
 from .tracer import ExitHere, Tracer
-from .values import NONE, NULL, CellVar, GenVar, InstanceVar, IterVar, Lazy
+from .values import NONE, NULL, TRUE, CellVar, GenVar, InstanceVar, IterVar, Lazy
 
 
 def run_region(t: Tracer) -> Stop:
@@ -50,6 +50,7 @@ def words_of(t: Tracer, exc: InstanceVar) -> str:
 
 def stop_at_break(t: Tracer, cause: Break) -> Stop:
     cause.__traceback__ = cause.__context__ = cause.__cause__ = None  # its frames hold the user's objects
+    cause.refused = refused(t)
     last = t.snapshot
     step = cause.at_step if cause.at_step is not None else (last.step if last else 0)
     stop = Stop(snapshot=last, cause=cause, where=t.break_where, depth=t.break_depth)
@@ -59,6 +60,15 @@ def stop_at_break(t: Tracer, cause: Break) -> Stop:
     if step == last.step and last.mutations == t.effects.mutations:
         return stop
     raise Restart(step, cause)
+
+
+def refused(t: Tracer) -> bool:
+    """Whether the trace has ended within torch._dynamo.error_on_graph_break(True)."""
+    if (switch := torch_controls.break_switch()) is None:
+        return False
+    space, name = switch
+    written = t.effects.globals_written.get(id(space), (space, {}))[1].get(name)
+    return bool(space.get(name)) if written is None else t.values.real(written) is TRUE
 
 
 def set_up_root(t: Tracer) -> None:

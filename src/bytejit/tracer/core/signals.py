@@ -8,13 +8,13 @@ from typing import Any
 class Break(Exception):
     """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it. `long`: only
     because much was traced without tensor work; the sites on the way would lead to the same. `generator`: the function's
-    locals hold, from there on, a generator that is not at its end."""
+    locals hold, from there on, a generator that is not at its end. `refused`: the program has said that it is an error."""
 
     def __init__(
         self, reason: str, do: str = "", at_step: int | None = None, long: bool = False, generator: bool = False
     ) -> None:
         super().__init__(reason)
-        self.generator = generator
+        self.generator, self.refused = generator, False
         self.reason, self.do, self.at_step, self.long = reason, do, at_step, long
 
 
