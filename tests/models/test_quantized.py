@@ -136,3 +136,33 @@ def test_dropout_between_layers_draws_as_in_eager():
     wanted = model(x)
     torch.manual_seed(3)
     equal(compiled(x), wanted)
+
+
+# ---- training for numbers of few bits ------------------------------------------------------------------------------------
+SCALE, ZERO = torch.tensor([0.1, 0.3, 0.05, 0.2]), torch.tensor([0, 1, -2, 3], dtype=torch.int32)
+ROUNDED = {
+    "whole": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 1, -8, 7),
+    "whole, by tensors": lambda x: torch.fake_quantize_per_tensor_affine(x, SCALE[0], ZERO[1], -8, 7),
+    "channels": lambda x: torch.fake_quantize_per_channel_affine(x, SCALE, ZERO, 1, -8, 7),
+    "learnt": lambda x: torch._fake_quantize_learnable_per_tensor_affine(x, SCALE[:1], ZERO[:1].float(), -8, 7, 1.0),
+    "channels learnt": lambda x: torch._fake_quantize_learnable_per_channel_affine(x, SCALE, ZERO.float(), 1, -8, 7, 1.0),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_values_rounded_to_a_grid(name: str, backend: str) -> None:
+    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return ROUNDED[name](x * 2) + 1
+
+    c = bytejit.compile(f, backend=backend, fullgraph=True)
+    for laid in (x, x.transpose(1, 2).contiguous().transpose(1, 2), x.double() if "learnt" not in name else x):
+        one, two = laid.detach().clone().requires_grad_(), laid.detach().clone().requires_grad_()
+        made, want = c(one), f(two)
+        assert torch.equal(made, want) and made.stride() == want.stride()
+        made.square().sum().backward(), want.square().sum().backward()
+        assert torch.equal(one.grad, two.grad)
+    with pytest.raises(RuntimeError, match="quant_min"):
+        bytejit.compile(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 7, -8), backend=backend)(x)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .core import HasMeta, Meta, NeedsMeta, new, row
+from .elementwise import like_stride
 
 _F32 = torch.float32
 
@@ -93,3 +94,20 @@ def _lstm_cell(x: HasMeta, hx: Sequence[HasMeta], *packed: Any) -> tuple[Meta, .
 def _cell(x: HasMeta, hx: HasMeta, *packed: Any) -> Meta:
     _rows(x, hx)
     return new(hx.m.shape, None, _F32, x.m.device)
+
+
+# ---- training for numbers of few bits: rounded to the places of a grid, in floats ----------------------------------------
+@row(
+    "fake_quantize_per_tensor_affine_cachemask",
+    "fake_quantize_per_channel_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
+def _rounded(x: HasMeta, *grid: Any) -> tuple[Meta, Meta]:
+    """The rounded values, and where none was cut off."""
+    stride = like_stride(x.m)
+    return new(x.m.shape, stride, x.m.dtype, x.m.device), new(x.m.shape, stride, torch.bool, x.m.device)
+
+
+@row("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine")
+def _rounded_by_learning(x: HasMeta, *grid: Any) -> Meta:
+    return new(x.m.shape, like_stride(x.m), x.m.dtype, x.m.device)
