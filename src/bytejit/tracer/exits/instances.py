@@ -34,7 +34,8 @@ def instance(out: Statements, v: InstanceVar) -> str:
         out.lines.append(f"{name} = {cls}()")
         return name
     if v.cls is weakref.ReferenceType:
-        out.lines.append(f"{name} = {cls}({out.value(v.slots['of'])})")
+        called = "" if v.slots["callback"] is NONE else f", {out.value(v.slots['callback'])}"
+        out.lines.append(f"{name} = {cls}({out.value(v.slots['of'])}{called})")
         return name
     if issubclass(v.cls, BaseException):
         if id(v) in out.t.raised_at:

@@ -142,17 +142,22 @@ CALLED[weakref.ReferenceType] = CALLED[weakref.KeyedRef] = _weak_call
 
 @models(weakref.ref)
 def weak_ref(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """A weak reference made in the region: what it refers to is in its slot `of`."""
+    """A weak reference made in the region: what it refers to is in its slot `of`, what is called at the end of that in
+    `callback`. It is from outside then, and does not end within the region."""
+    args = [t.values.real(a) for a in args]
+    callback = args.pop() if len(args) == 2 else NONE
     if (
         len(args) != 1
         or kwargs
+        or callback is not NONE
+        and not (callback.source is not None and isinstance(args[0], InstanceVar) and args[0].real is not None)
         or not isinstance(args[0], (InstanceVar, DictVar, TensorVar))
         or not hasattr(t.type_of(args[0]), "__weakref__")
         and t.type_of(args[0]) is not collections.OrderedDict
     ):
-        raise Break("a weak reference with a callback, or to a value that takes none")
+        raise Break("a weak reference with a callback to what the region made, or to a value that takes none")
     made = InstanceVar(weakref.ReferenceType, step=t.limits.steps)
-    made.ns, made.slots["of"] = None, args[0]
+    made.ns, made.slots["of"], made.slots["callback"] = None, args[0], callback
     t.effects.mutations += 1
     return made
 

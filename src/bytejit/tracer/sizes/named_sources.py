@@ -37,7 +37,7 @@ def _dims(source: Source) -> set[int | None]:
 
 @functools.lru_cache(8)
 def _entries(text: str) -> tuple[tuple[str, re.Pattern[str] | None, int | None], ...]:
-    found = []
+    found: list[tuple[str, re.Pattern[str] | None, int | None]] = []
     for entry in filter(None, text.replace(" ", "").split(",")):
         name, colon, dim = entry.rpartition(":")
         name, only = (name, int(dim)) if colon and dim.isdigit() else (entry, None)
