@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import interp
 import pytest
 import torch
 import torch.nn.functional as F
 from backward import aten, check, check_sizes
+from graphs import aten as traced
+from graphs import on_gpu
+
+from bytejit.codegen.loops.ir import Kernel
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
 
 pytestmark = pytest.mark.cxx
 r = torch.randn
@@ -67,6 +74,24 @@ def test_gradient(name: str, dtype: torch.dtype) -> None:
     tol = {"rtol": 3e-2, "atol": 3e-2} if low else {}
     on_gpu = (str(op),) if op is aten.embedding_dense_backward.default else ()
     check(op, fn, *(a.to(dtype) for a in args), triton=dtype is torch.float32, on_gpu=on_gpu, exact=low, **tol)
+
+
+@pytest.mark.parametrize("tokens", [(), (5,), (4, 6)])
+@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_of_few_rows_on_a_gpu(tokens: tuple, padding: int, dtype: torch.dtype) -> None:
+    """Its loops, as if on a GPU, run by what they mean"""
+    at, g = torch.randint(0, 3, tokens), torch.randn(*tokens, 5).to(dtype)
+
+    def fn(g: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return EMBEDDING(g, at, 3, padding, False)
+
+    graph = traced(fn, g, at)
+    on_gpu(graph.graph)
+    loops = fuse(lower(graph), launches=True)
+    assert all(isinstance(s, Kernel) for s in loops.steps)
+    (made,) = interp.run(loops, [g, at])
+    torch.testing.assert_close(made, fn(g.float(), at).to(dtype))
 
 
 def test_sizes_that_change() -> None:

@@ -348,11 +348,14 @@ _adaptive_max_pool_backward(3)
 # ---- embedding ----------------------------------------------------------------------------------------------------
 @row("embedding_backward", "embedding_dense_backward")
 def embedding_backward(ctx: Lowering, g: Value, at: Value, rows: Any, padding: int, by_frequency: bool) -> Value:
-    """Tokens are added up in their order on the CPU; a GPU's own kernel sorts them, so that its sums are the same each time."""
+    """Tokens are added up in their order on the CPU. On a GPU a table of a few rows is a sum for each, and torch's kernel does
+    others: both the same each time."""
     if by_frequency or at.dtype not in INDICES or 0 in g.shape or g.dtype not in FLOATS:
         raise NoRule("an embedding scaled by frequency")
     if ctx.home != "cpu":
-        raise LibraryIsBetter("on a GPU")
+        if not isinstance(rows, int) or not 0 < rows <= FEW_ROWS:
+            raise LibraryIsBetter("on a GPU")
+        return _sums_of_tokens(ctx, g, at, rows, padding)
     spec, work, n = ctx.spec(), acc_dtype(g.dtype), len(at.shape)
     zeros = ctx.pointwise(spec.shape, work, lambda c: ctx.const(0.0, work))
 
@@ -364,4 +367,24 @@ def embedding_backward(ctx: Lowering, g: Value, at: Value, rows: Any, padding: i
         return (ctx.bound(token, rows, "embedding", wrap=False), c[n]), value
 
     made = update(ctx, zeros, g.shape, place, "add")
+    return made if g.dtype == work else ctx.map(lambda c: ctx.read(made, c))
+
+
+FEW_ROWS = 4  # of a table whose gradient is a sum over all tokens for each: they are read so often
+
+
+def _sums_of_tokens(ctx: Lowering, g: Value, at: Value, rows: int, padding: int) -> Value:
+    """The gradient of a table of a few rows: for each the sum of what its tokens got."""
+    work, n = acc_dtype(g.dtype), len(at.shape)
+    every = ctx.view(g, (rows, *g.shape), lambda c: c[1:])
+    zero = ctx.const(0.0, work)
+
+    def of_row(c: tuple) -> Expr:
+        row = ctx.cons.index(ix.index(c[0]), ctx.where)
+        mine = ctx.op("eq", ctx.read(at, c[1 : n + 1], "i64"), row)
+        if padding >= 0:
+            mine = ctx.op("and", mine, ctx.op("ne", row, ctx.const(padding, "i64")))
+        return ctx.op("select", mine, ctx.read(g, c[1:], work), zero, dtype=work)
+
+    made = ctx.reduce(every, tuple(range(1, n + 1)), "sum", of_row, work)
     return made if g.dtype == work else ctx.map(lambda c: ctx.read(made, c))
