@@ -103,7 +103,7 @@ def scratch_base(plan: Plan) -> int:
 
 
 class Fault:
-    """A word that kernels set when an index is out of range; in memory that the host reads without asking the device."""
+    """A word that kernels set when an index is out of range, in memory that the host reads without waiting for the device."""
 
     def __init__(self, pinned: bool) -> None:
         self.tensor = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
@@ -159,7 +159,7 @@ class CudaPrinter(CallPrinter):
         return torch.empty(0, dtype=dtype, device=self.device).new_empty_strided
 
     def stays(self, buffer: str) -> bool:
-        """Whether a dead tensor's local is kept to the end: never, the stream keeps the order."""
+        """Whether the local of a dead tensor is kept to the end: never, because the stream keeps the order."""
         return False
 
     def run(self, row: LaunchRow, fns: tuple[Callable, Callable]) -> None:
@@ -278,7 +278,7 @@ class CudaPrinter(CallPrinter):
         return lines
 
     def closing(self) -> list[str]:
-        """The last lines: a fault that is known by now is told now."""
+        """The last lines: raise a fault that is known by then."""
         return ["if word.value: fault.report()"] if "fault" in self.names else []
 
 

@@ -71,7 +71,7 @@ class KernelModule:
         self.texts: list[str] = []
 
     def launch(self, at: int, f: TritonFunction) -> Launch:
-        """The launch of a function of step `at`."""
+        """The launch of a function of step `at`, which is printed if no equal one was."""
         key = signature(f), f.text.plain()
         if key not in self.found:
             self.found[key] = f"k{len(self.found)}"
@@ -88,7 +88,7 @@ class KernelModule:
 
 
 def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launches.LaunchPart | None:
-    """What a step's functions are as part of a larger launch; None where they stay alone."""
+    """The part of a joined launch that a step's functions would be; None where they stay alone."""
     if len(functions) != 1:
         return None
     (f,) = functions

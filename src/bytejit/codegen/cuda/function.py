@@ -1,4 +1,4 @@
-"""A Triton function being written: its lines, parameters and what is computed already."""
+"""A Triton function being written: its lines, its parameters, and the values computed so far."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class PyText(Text):
 
 @dataclass
 class TritonFunction:
-    """One Triton function being written. params: what it is passed (name in the function -> Arg); names: what is
-    computed already, by (expression, inner axes or None); refs: results of reductions, alike; laid: what holds the inner
-    axes that were laid out already."""
+    """One Triton function being written. params: its arguments (name in the function -> Arg); names: values computed so far, by
+    (expression, inner axes or None); refs: results of reductions, likewise; laid: variables of the inner axes so far."""
 
     text: PyText = field(default_factory=PyText)
     params: dict[str, Arg] = field(default_factory=dict)

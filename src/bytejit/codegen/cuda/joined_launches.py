@@ -1,4 +1,4 @@
-"""Launches side by side as one: a kernel whose programs are those of several small ones.
+"""Joins small launches (horizontal fusion): one kernel whose programs are those of several small kernels.
 
     def k7(p0, p1, p2, ...):
         pid = tl.program_id(0)
@@ -7,7 +7,7 @@
         elif pid < 384:
             k5_part(pid - 128, p0, p2, X=4, R=2048)
 
-`loops/passes/side_by_side.py` brings them together. They must touch no memory that another of them writes.
+`loops/passes/side_by_side.py` moves them next to each other. None may touch memory that another one writes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LaunchPart:
 
 
 def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> LaunchPart | None:
-    """The part that a step with one launch would be; None where it stays alone."""
+    """The part for a step with one launch; None where it stays a launch of its own."""
     step = plan.steps[launch.step]
     if not isinstance(step, Call) or not body.startswith(PID) or common.traffic(plan, step) > SMALL:
         return None
@@ -116,6 +116,6 @@ def joined(row: list[LaunchPart]) -> tuple[JoinedKernel, Launch]:
 
 
 def part_text(body: str) -> str:
-    """A function's lines, where its program's number is a parameter."""
+    """A function's lines with `pid` as a parameter."""
     line, _, rest = body.partition("\n")
     return rest if line == PID else line.replace("tl.program_id(0)", "pid") + "\n" + rest

@@ -1,4 +1,4 @@
-"""Nests in a loop: rows that no program can hold, and rows cut in parts, as Triton."""
+"""Nests as loops in Triton: rows too long for one program to hold, and rows cut in parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_I64 = common.MOST["i64"]
 
 
 def kept(r: Reduce) -> list[tuple[Any, str]]:
-    """What a part of a split row hands to the next launch: (key, dtype) each."""
+    """What a part of a split row stores for the next launch: (key, dtype) each."""
     if r.kind in KINDS:
         return [((r.name, i), r.dtype) for i in range(len(KINDS[r.kind].start))]
     return [(r.name, r.dtype), *([((r.name, "best"), common.value_dtype(r))] if common.pair(r) else [])]
@@ -39,7 +39,7 @@ class LoopedRows(Printer):
 
     @abstractmethod
     def hoist(self, p: LoopNest) -> None:
-        """Values that are the same in each turn, before the loop."""
+        """Compute loop-invariant values before the loop."""
 
     @abstractmethod
     def prepare(self, p: LoopNest) -> None:

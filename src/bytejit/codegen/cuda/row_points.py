@@ -1,4 +1,4 @@
-"""Pointwise kernels as rows: where much of what an element needs is the same all along its row, or its column.
+"""Pointwise kernels scheduled as rows, where much of what an element needs is the same for its whole row or column.
 
 In a flat range of points each element computes all that it needs. In a tile of rows and columns the logarithm of a row's sum, or
 a channel's scale, has one dim less than the tile: it is computed once a row, or once a column.

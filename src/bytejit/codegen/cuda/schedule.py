@@ -1,4 +1,4 @@
-"""Loops -> plan for CUDA: which points of a kernel one program takes, and how, as data.
+"""Loops -> plan for CUDA: which points of a kernel one program computes, and how, as data.
 
 A program is a tile of points. Four ways:
 
@@ -117,7 +117,7 @@ def schedule_cuda(loops: Loops, machine: Machine, room: int = PERSISTENT) -> Pla
     one program may hold."""
     loops = write_inputs(loops)
     needed: dict[str, int] = {r.view.buffer: 2 for r in loops.outputs if r.view is not None}
-    for step in loops.steps:  # by how many steps: more than the one that makes it
+    for step in loops.steps:  # count the steps that use each buffer
         for name in {*reads(step), *writes(step)}:
             needed[name] = needed.get(name, 0) + 1
     own = frozenset(n for n, b in loops.buffers.items() if b.kind == "temp" and needed.get(n, 0) < 2)
@@ -181,8 +181,8 @@ def schedule_kernel(
 
 # ---- axes ---------------------------------------------------------------------------------------------------------
 def collapse_rows(k: Kernel, cons: Cons) -> Kernel:
-    """Axes joined where all offsets allow: inner ones over all nests that have them, so that a value of one nest is at
-    the same place of the tile in another. All become parallel: `Reduce` says what is done along them."""
+    """Merge axes where all offsets allow it; inner ones over all nests that have them, so that a value has the same place in
+    the tile in each nest. All become parallel: `Reduce` says what is done along them."""
     joined = collapse(replace(k, nests=tuple(replace(p, axes=()) for p in k.nests)), cons)
     nests = [replace(q, axes=p.axes) for p, q in zip(k.nests, joined.nests)]
     for names in dict.fromkeys(frozenset(a.name for a in p.axes) for p in nests if p.axes):
@@ -199,12 +199,12 @@ def collapse_rows(k: Kernel, cons: Cons) -> Kernel:
 
 
 def reduced_over(k: Kernel) -> Kernel:
-    """A reduction of one element has lost its axis: it gets one of one point."""
+    """Give a reduction of one element, whose axis is gone, an axis of one point."""
     return replace(k, nests=tuple(replace(p, axes=(Axis("one", 1),)) if p.reduces and not p.axes else p for p in k.nests))
 
 
 def one_order(k: Kernel) -> Kernel:
-    """Nests over the same axes walk them in one order: that of the nest that touches most memory."""
+    """Nests over the same axes get the same loop order: that of the nest that touches most memory."""
     best: dict[frozenset[str], tuple[int, tuple[str, ...]]] = {}
     for p in k.nests:
         names = tuple(a.name for a in p.axes)

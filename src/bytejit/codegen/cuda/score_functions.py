@@ -1,4 +1,4 @@
-"""What a program does to the scores of an attention as a function of one place, in Triton: `score(s, b, h, i, j, captured)`.
+"""FlexAttention's score and mask functions in Triton, as functions of one place: `score(s, b, h, i, j, captured)`.
 
 The ATen graph computes it for all places at once; lowered and put into one expression it says what happens at each.
 """

@@ -1,4 +1,4 @@
-"""Values instead of memory: what a nest stores and a later one loads at the same element is the value itself."""
+"""Store-to-load forwarding: where a nest loads an element that an earlier nest stored, it uses the value instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the tile of a program is, and how many warps compute it."""
+"""Chooses the tile of a program and the number of warps."""
 
 from __future__ import annotations
 

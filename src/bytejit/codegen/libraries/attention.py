@@ -1,4 +1,4 @@
-"""Which library attends: attention nodes are replaced by the call that timing found fastest.
+"""Chooses the library of attention on the CPU: attention nodes become the call that timing found fastest.
 
 torch's own call is the default. Ours (`kernels/attention.py`) serves float32; it is built when a graph has an attention.
 """

@@ -1,4 +1,5 @@
-"""What the passes that choose libraries share: what they are given, the loops that match, decide and replace, one timing."""
+"""The common part of the passes that choose libraries: their context, the loops that match, decide and replace, and the
+timing."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Choices:
         return self._real(weight) is not None
 
     def prepack(self, graph: fx.Graph, weight: fx.Node, pack: Callable[[torch.Tensor], torch.Tensor], spec: Spec) -> fx.Node:
-        """A weight as `pack` lays it out for a library. spec: of what it is to the graph. Raises: Bug."""
+        """A weight in the layout that `pack` makes for a library. spec: its spec for the graph. Raises: Bug."""
         real = self._real(weight)
         if self.constants is None or real is None:
             raise Bug(f"{weight} is no constant: it cannot be prepacked")
@@ -110,9 +111,8 @@ def fastest(
     extra: Mapping[str, float] | None = None,
     gain: float = 1.0,
 ) -> tuple[str, float]:
-    """(the way to take, seconds that it saves), by timing; the first way and 0 where no other takes less than `gain` of its time.
-
-    op, specs, cold, attrs: as `Tuner.choose` takes them. extra: seconds of what comes on top of a way.
+    """(the way to take, seconds that it saves), by timing; the first way and 0 where no other takes less than `gain` of its
+    time. op, specs, cold, attrs: as `Tuner.choose` takes them. extra: seconds to add to the time of a way.
     """
     base = next(iter(ways))
     choice = timed(tune, op, specs, ways, cold=cold, attrs=attrs)

@@ -1,4 +1,4 @@
-"""Convolutions in a graph, and what of that which follows one can be computed along with it.
+"""Matches convolutions in a graph, with the operations behind them that the same call can compute.
 
 `layout.py` times the rows of `kernels/library.py` and assigns layouts. Our own convolution (`kernels/conv.py`) takes along a
 scale and a shift of each channel, an addition and a relu. `normalise` writes a batch norm in evaluation as a scale and a
@@ -94,7 +94,7 @@ def geometry_of(
     output_padding: Sequence[int],
     groups: int,
 ) -> dict[str, Any]:
-    """What an operator says of a 2-d convolution beside its tensors, by the names of `kernels.library.Conv`."""
+    """The arguments of a 2-d convolution besides its tensors, by the names of `kernels.library.Conv`."""
 
     def both(sizes: Sequence[int]) -> tuple[int, ...]:
         return tuple(sizes) * 2 if len(sizes) == 1 else tuple(sizes)
@@ -139,7 +139,7 @@ def match_plain_backward(node: fx.Node) -> ConvBackward | None:
 
 
 def convertible(spec: Spec | None) -> TypeGuard[Spec]:
-    """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
+    """Whether a 4-d tensor has two different layouts: with one channel or one pixel they are the same."""
     if spec is None or len(spec.shape) != 4:
         return False
     _, channels, height, width = at_hints(spec).shape
@@ -152,7 +152,7 @@ def is_nhwc(spec: Spec | None) -> TypeGuard[Spec]:
 
 
 def what_follows(node: fx.Node, epilogues: frozenset[str]) -> After:
-    """What of that which follows a convolution can be fused into a row with such epilogues."""
+    """The operations behind a convolution that can be fused into a row with these epilogues."""
     scale, shift, last = None, None, node
     if "affine" in epilogues:
         scale, last = _by_channel(last, aten.mul.Tensor)

@@ -1,4 +1,4 @@
-"""What follows a convolution on a GPU, taken along by cuDNN: a batch norm in evaluation, an addition, a relu.
+"""On a GPU, cuDNN computes what follows a convolution in the same call: a batch norm in evaluation, an addition, a relu.
 
 With the channels innermost cuDNN adds a bias and another tensor and takes the relu in the registers of the product. A batch
 norm's scale goes into the weight, in the kernel that converts the weight to that layout anyway; its shift is the bias. The scales
@@ -36,7 +36,7 @@ GAIN = 0.97  # the fused call must take less than this part of the other's time
 
 @dataclass(frozen=True)
 class FusedConv:
-    """A convolution with the channels innermost and what cuDNN could take along. w: its weight before it is converted."""
+    """A convolution with the channels innermost, and what cuDNN could compute with it. w: its weight before the conversion."""
 
     conv: ConvNode
     after: After
@@ -44,10 +44,10 @@ class FusedConv:
 
 
 def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
-    """Let cuDNN take along what follows a convolution, where that is faster. Changes `graph`."""
+    """Let cuDNN compute what follows a convolution, where that is faster. Changes `graph`."""
 
     def decide(found: list[FusedConv]) -> list:
-        """For each that is taken the scales and shifts, which are computed together."""
+        """The scales and shifts of each fused convolution, which are computed together."""
         faster = [_faster(f, choices.tune) for f in found]
         numbers = _numbers(graph, [f.after for f, taken in zip(found, faster) if taken])
         return [numbers if taken else None for taken in faster]

@@ -130,8 +130,8 @@ def _left_over(conv: ConvNode, row: Any) -> float:
 
 
 def _rows(conv: ConvNode, packs: bool, library: Any) -> list:
-    """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
-    is worth a run only where it can take the relu along."""
+    """The rows to time. They are few, because each costs a run: with channels innermost a prepacked call beats all others;
+    without prepacking, oneDNN is worth a run only where it can fuse the relu."""
     rows = {r.name: r for r in _fitting(conv, packs, library)}
     if packs and "conv_onednn_packed" in rows:
         return [r for r in rows.values() if r.name == "conv_nchw" or (r.pack and r.name != "conv_nhwc_packed")]

@@ -1,5 +1,5 @@
-"""Attentions whose scores a program changes: one kernel for what the tracer wrote out and marked
-(`common/attention_marks.py`), where one expression says what happens to a score; else what was written out stays."""
+"""FlexAttention: the tracer wrote the attention out as ATen operations and marked it (`common/attention_marks.py`). Where one
+expression gives the new score of a place, it becomes one kernel; else the operations stay."""
 
 from __future__ import annotations
 

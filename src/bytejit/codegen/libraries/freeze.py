@@ -94,7 +94,7 @@ def watch(frozen: Mapping[int, torch.Tensor]) -> Callable[[Sequence], bool]:
 
 
 def _constant_nodes(graph: fx.Graph, known: set[fx.Node]) -> set[fx.Node]:
-    """Nodes that depend on frozen inputs (and plain values) alone and give the same each time."""
+    """Nodes that depend only on frozen inputs and plain values, and have the same value each time."""
     found = set(known)
     for node in graph.nodes:
         if node.op != "call_function" or not node.all_input_nodes:
@@ -165,7 +165,7 @@ def _laid_out(value: torch.Tensor, spec: Spec) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Affine:
-    """The factor and the summand of a convolution, a double for each channel. last: the node that has the value."""
+    """A scale and a shift behind a convolution, a double for each channel. last: the node with the result."""
 
     last: fx.Node
     scale: torch.Tensor
@@ -197,7 +197,7 @@ def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants:
 
 
 def _fold(graph: fx.Graph, node: fx.Node, affine: Affine, known: dict, constants: Constants) -> None:
-    """A convolution with other constants in the place of itself and what follows."""
+    """Replace a convolution and what follows by a convolution with other constants."""
     x, weight, bias, *rest = node.args
     spec = spec_of(node)
     memo: dict = {}
@@ -272,8 +272,8 @@ def _batch_norm(node: fx.Node, constant: set, known: dict, memo: dict) -> tuple 
 
 
 def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any, library: Any) -> None:
-    """Linears on one input (query, key and value) become one with the weights one under the other, and slices of its
-    result, where one wide product is timed to take no longer than the narrow ones together."""
+    """Linears on one input (query, key and value) become one with concatenated weights, and slices of its result, where the
+    wide product is timed to take no longer than the narrow ones together."""
 
     def match(node: fx.Node) -> Product | None:
         found = match_linear(node)
@@ -316,7 +316,7 @@ def _merge(graph: fx.Graph, group: list[Product], known: dict, constants: Consta
 
 
 def _merging_pays(group: list[Product], tune: Any, library: Any) -> bool:
-    """By timing; without it yes: one call reads the input once and starts its threads once."""
+    """Decided by timing. Without timing yes: one call reads the input once and starts its threads once."""
     each = [least_seconds(g.weight.shape, spec_of(g.x), tune, library) for g in group]
     narrow = [seconds for seconds in each if seconds is not None]
     outputs = sum(g.weight.shape[0] for g in group)

@@ -91,7 +91,7 @@ class LayoutNode:
 
 
 def _places(graph: fx.Graph) -> list[LayoutNode]:
-    """What stays the same whichever layouts are chosen, of every node."""
+    """For every node, the facts that do not depend on the chosen layouts."""
     found = []
     for node in graph.nodes:
         spec, kind = spec_or_none(node), "input" if node.op == "placeholder" else _kind(node)
@@ -135,7 +135,7 @@ def _layouts(
     weights: list[fx.Node] = []
     for p in places:
         node = p.node
-        if p.kind == "weight":  # whoever reads it gets it as recorded
+        if p.kind == "weight":  # its readers get it in the recorded layout
             inner[node] = p.inner
             if inner[node.args[0]] != p.inner:
                 weights.append(node)
@@ -144,11 +144,11 @@ def _layouts(
             inner[node] = node in nhwc
             if not (node in nhwc and times[node].any_layout):
                 conversions.extend((node, a) for a in p.operands if inner[a] != inner[node])
-        elif p.kind == "joins":  # a kernel of our own, which reads each part as it lies
+        elif p.kind == "joins":  # our own kernel, which reads each part in any layout
             inner[node] = sum(q * (1 if inner[a] else -1) for a, q in zip(p.operands, map(_elements, p.operands))) > 0
         elif p.kind == "follows":
             inner[node] = _follows(p, inner) and not _own(node, nhwc, times)
-            # an op that torch runs itself takes its result's layout from all operands: a mix would make it a guess
+            # an op that torch runs takes its result's layout from all operands: it cannot be predicted for mixed ones
             if inner[node]:
                 conversions.extend((node, a) for a in p.operands if not inner[a] and a in p.alike)
         else:
@@ -187,7 +187,7 @@ def _kind(node: fx.Node) -> str:
 
 
 def _is_cast(node: fx.Node) -> bool:
-    """Another dtype and nothing else: around the norms of halves, and in autocast, such nodes stand beside each convolution."""
+    """A cast and nothing else. Around norms of half precision and under autocast, there are casts beside each convolution."""
     return node.target is aten._to_copy.default and node.kwargs.keys() <= {"dtype"}
 
 
@@ -245,8 +245,8 @@ def _convert_seconds(spec: Spec | None) -> float:
 
 
 def _assign(places: list[LayoutNode], times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
-    """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that
-    pays."""
+    """The convolutions to run with channels innermost: the best of all, none and the present ones; then each is flipped where
+    that pays."""
     eligible = frozenset(times)
     now = frozenset(n for n in times if is_nhwc(spec_of(n.args[1] if _is_backward(n) else n)))
     converting = {p.node: p.seconds for p in places}

@@ -1,5 +1,5 @@
-"""Which library multiplies: linear, addmm and mm nodes are replaced by the call that timing found fastest, epilogues
-fused where that wins.
+"""Chooses the library of matrix products on the CPU: linear, addmm and mm nodes become the call that timing found fastest, with
+a fused epilogue where that is faster.
 
 torch's own call is the default. Our own product (`kernels/gemm.py`) serves float32; it is built when a graph has a product.
 """
@@ -88,8 +88,8 @@ def choose_linears(graph: fx.Graph, choices: Choices) -> None:
 
 
 def join_products(graph: fx.Graph, most: int) -> None:
-    """Our own products of one operand (query, key and value) become one call: threads start and end once, and share the
-    work of all, `most` a call. Those join whose weights and biases are there when the first one runs. Changes `graph`."""
+    """Our own products of one operand (query, key and value) become one call, at most `most` of them: threads start once and
+    share the work. A product joins if its weight and bias exist when the first one runs. Changes `graph`."""
     one, several = torch.ops.bytejit.linear.default, torch.ops.bytejit.linears.default
     order = {node: i for i, node in enumerate(graph.nodes)}
     calls: dict[fx.Node, fx.Node] = {}  # the first product of several -> the call of all
@@ -121,13 +121,13 @@ def join_products(graph: fx.Graph, most: int) -> None:
 
 
 def _joins(node: fx.Node, first: fx.Node, order: dict[fx.Node, int]) -> bool:
-    """Whether a product of the same operand can run where the first one runs."""
+    """Whether a product of the same operand can run at the place of the first one."""
     same = spec_of(node.args[0]).shape == spec_of(first.args[0]).shape
     return same and all(order[a] < order[first] for a in node.args[1:3] if isinstance(a, fx.Node))
 
 
 def _seen_through(node: fx.Node) -> fx.Node:
-    """The tensor behind views: linears are often fed through a view each."""
+    """The tensor behind views: linears often have a view each in front of them."""
     while node.op == "call_function" and node.target in VIEWS and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node

@@ -23,8 +23,8 @@ START, RATE = 2.5e-6, 2e12  # seconds of a kernel that only adds the bias, bytes
 
 
 def choose_gpu_linears(graph: fx.Graph, choices: Choices) -> None:
-    """Replace each linear whose bias costs less elsewhere, or that a kernel of our own does faster (max-autotune: `tune` has
-    `products`). Changes `graph`."""
+    """Replace each linear whose bias costs less as an addition, or that our own kernel computes faster (max-autotune: `tune`
+    has `products`). Changes `graph`."""
     tune = choices.tune
     lay_rows(graph)
     if getattr(tune, "products", None) is not None:

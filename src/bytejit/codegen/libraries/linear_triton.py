@@ -1,4 +1,4 @@
-"""Matrix products with what stands before and behind them in one Triton kernel, where timing says so (max-autotune): a cast, an
+"""Matrix products fused with their producers and readers in one Triton kernel, where timing says so (max-autotune): a cast, an
 activation and a factor of the first operand; bias, activation and residual of the result.
 
 What follows is only taken along where it would be a kernel of its own: an activation whose readers compute it themselves
@@ -113,7 +113,7 @@ def flat_strides(spec: Spec, batched: bool) -> tuple[int, int, int] | None:
 
 
 def follow(found: FusedProduct) -> FusedProduct:
-    """The product with the activation and the addition that alone read it."""
+    """The product with the activation and the addition behind it, which nothing else reads."""
     node, epilogue, other = _through(found.node), "", None
     user = sole_user(node)
     kind = _epilogue(user) if user is not None else ""

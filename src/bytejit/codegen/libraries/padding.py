@@ -1,5 +1,5 @@
-"""Products on a GPU whose sides are no multiples of 16 bytes, as the 50257 words of GPT-2: libraries have slow kernels for them.
-Where timing says so they get zeros at their ends, and the result is cut."""
+"""Matrix products on a GPU whose sides are no multiples of 16 bytes, such as the 50257 words of GPT-2: libraries have only slow
+kernels for them. Where timing says so, operands are padded with zeros and the result is sliced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products in a graph: one matcher for all who choose a library for them."""
+"""The one matcher for matrix products in a graph, for all passes that choose a library for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Product:
         return math.prod(at_hints(spec_of(self.x)).shape[:-1]) * n * k
 
     def through_transpose(self) -> Product:
-        """The same with the weight as it lies in memory, where a transpose leads to it."""
+        """The product with the weight as it lies in memory, without a transpose in front of it."""
         m = self.m
         if self.transposed or not isinstance(m, fx.Node) or m.op != "call_function":
             return self

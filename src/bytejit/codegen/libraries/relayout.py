@@ -1,4 +1,4 @@
-"""The layouts that were chosen, written into a graph: conversions, strides, weights of convolutions."""
+"""Writes the chosen layouts into a graph: conversions, strides, weights of convolutions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple
 
 
 def restride(node: fx.Node, is_inner: bool, is_conv: bool) -> None:
-    """Let a node's result have its channels innermost, or not."""
+    """Set whether a node's result has its channels innermost."""
     specs = node.meta.get("spec")
     if isinstance(specs, Spec):
         if convertible(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
@@ -75,8 +75,8 @@ def weight_inner(graph: fx.Graph, node: fx.Node, w: fx.Node) -> fx.Node:
 
 
 def take_apart(graph: fx.Graph, conv: ConvBackward, own: Any) -> None:
-    """Let our kernel make the gradient of the weight in a convolution's backward pass, a sum that of the bias, and the library
-    that of the input alone. Changes `graph`."""
+    """Split a convolution's backward pass: our kernel makes the gradient of the weight, a sum that of the bias, the library
+    that of the input. Changes `graph`."""
     node, of = conv.node, conv.geometry
     grad, x, sizes = node.args[0], node.args[1], [list(of[n]) for n in ("stride", "padding", "dilation")]
     for user in list(node.users):

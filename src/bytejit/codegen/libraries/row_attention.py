@@ -1,4 +1,4 @@
-"""Attention of one query on a GPU, as a token of a language model is: sums and a softmax in kernels of our own.
+"""Attention of one query on a GPU (one token of a language model) as sums and a softmax in our own kernels.
 
 Libraries give a block of queries and all keys of a head to a program: with one query a few programs walk through the cache. Sums
 run over it with all of the GPU, in float32. Heads of keys that serve several queries are read where they lie: no kernel repeats

@@ -1,6 +1,6 @@
-"""Layouts of sums between kernels. Eager gives a sum the strides of its first operand, and so a whole stream of residual sums
-those of the convolution at its begin, across which every norm and product then reads. Such values are laid out row by row where
-more of what is around them is."""
+"""Layouts of sums between kernels. Eager gives a sum the strides of its first operand. So a whole stream of residual sums gets
+the layout of the convolution at its beginning, and every norm and product reads it with a stride. Such values become row-major
+where more of their producers and readers are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ WALKED = frozenset({"reduce", "composite", "scan"})  # kinds that read a tensor 
 
 @dataclass(frozen=True)
 class ReadingCall:
-    """A call that reads a value, maybe through transposed views: dims[i] is the value's dim that the call sees as its dim i."""
+    """A call that reads a value, possibly through transposed views: dims[i] is the value's dim that the call sees as its dim
+    i."""
 
     node: fx.Node
     dims: tuple[int, ...]
@@ -58,7 +59,7 @@ def _fastest(spec: Spec) -> int | None:
 
 
 def _lies_across(node: fx.Node) -> bool:
-    """Whether a pointwise call's result is dense, with another dim than the last one side by side."""
+    """Whether a pointwise call's result is dense with another dim than the last innermost."""
     spec = spec_or_none(node)
     if node.op != "call_function" or spec is None or not is_static(spec) or not _is_pointwise(node):
         return False
@@ -86,8 +87,8 @@ def _readers(node: fx.Node, dims: tuple[int, ...]) -> Iterator[ReadingCall]:
 
 
 def _votes(members: set[fx.Node]) -> Counter | None:
-    """How much of what the members are computed of, and of what reads them, walks memory in rows, and how much as they lie; None
-    where something needs them as they are."""
+    """How much of the members' operands and readers walks memory in rows, and how much in the present layout; None where
+    something needs the present layout."""
     votes: Counter = Counter()
     spec = spec_of(next(iter(members)))
     rank, across = len(spec.shape), _fastest(spec)

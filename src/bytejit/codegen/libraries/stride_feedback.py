@@ -1,5 +1,5 @@
-"""A graph laid out by the strides that its libraries returned: where the first call finds results in other strides than inferred
-(`emit.check.Fits`), the graph is built once more with the strides that came, in place of a copy in every call.
+"""A graph with the strides that its libraries returned. Where the first call finds results in other strides than inferred
+(`emit.check.Fits`), the graph is built again with those strides, which saves a copy in every call.
 
 Which strides a library returns is known for sure only after a call: torch's attention on a GPU chooses one of four
 kernels by the operands and the machine, and they lay their results out in different ways."""
@@ -33,7 +33,7 @@ def relaid(aten: Any, plan: Plan, returned: dict[str, tuple]) -> Any | None:
         if node.op == "call_function":
             nodes.setdefault(str(node.target), []).append(node)
     for target, names in calls.items():
-        if len(names) != len(nodes.get(target, ())):  # some of them are no calls: which, is not known here
+        if len(names) != len(nodes.get(target, ())):  # some of them are no calls, and it is not known which
             continue
         found.update({node: returned[name] for name, node in zip(names, nodes[target]) if name in returned})
     return dataclasses.replace(aten, graph=graph) if restride(found) else None
@@ -74,7 +74,7 @@ def _with_stride(node: fx.Node, stride: tuple) -> None:
 
 
 def _shown(node: fx.Node) -> bool:
-    """Whether the user sees a value's own strides, in itself or in a view of it."""
+    """Whether the user sees a value's strides, as an output or in a view of it."""
     for user in node.users:
         row = table().by_aten.get(str(user.target))
         if user.op == "output" or row is not None and row.kind == "view" and _shown(user):

@@ -1,4 +1,4 @@
-"""Sums of products: a @ b + c @ d + ... is one product of the matrices side by side.
+"""Sums of products: a @ b + c @ d + ... becomes one product of concatenated matrices.
 
 The gradient of a weight that is used many times (each step of a recurrent network) is such a sum. One product reads and
 writes the result once; the single products and their additions would do so each time.
@@ -85,7 +85,7 @@ def untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
 
 
 def addends(node: fx.Node) -> list[fx.Node]:
-    """What is added up by a tree of additions that nothing else reads, in order."""
+    """The summands of a tree of additions that nothing else reads, in order."""
     found, stack = [], list(reversed(node.args))
     while stack:
         part = stack.pop()
@@ -125,7 +125,7 @@ def transposed(graph: fx.Graph, node: fx.Node, matrix: fx.Node) -> fx.Node:
 
 
 def beside(graph: fx.Graph, node: fx.Node, parts: Sequence[fx.Node], dim: int) -> fx.Node:
-    """Matrices side by side; of transposed ones, the transpose of the originals."""
+    """The concatenation of matrices; of transposed ones, the transpose of the concatenated originals."""
     is_transposed = all(p.target is aten.t.default for p in parts)
     parts, dim = ([p.args[0] for p in parts], 1 - dim) if is_transposed else (list(parts), dim)
     specs = [spec_of(p) for p in parts]
