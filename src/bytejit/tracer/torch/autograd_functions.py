@@ -55,7 +55,7 @@ class Context:
 
 
 def apply_as_stored() -> object:
-    """What `torch.autograd.Function` holds as `apply`: before torch 2.15 a Python function, since then a descriptor."""
+    """`apply` as stored in `torch.autograd.Function`: a Python function before torch 2.15, a descriptor since."""
     found = class_lookup(torch.autograd.Function, "apply")[0]
     return found.__func__ if isinstance(found, classmethod) else found
 
@@ -156,7 +156,7 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple:
-        """Fakes of what the program's own backward will give: each looks like its input."""
+        """Fakes of the results of the program's own backward: each looks like its input."""
         return None, None, *(torch.empty_like(x) if needs else None for x, needs in zip(ctx.inputs, ctx.needs_input_grad[2:]))
 
 
@@ -166,6 +166,6 @@ def attached(outputs: list, marked: list, inputs: list) -> tuple:
 
 
 def applied(cls: type, held: dict[int, object]) -> Callable:
-    """What calls `apply`. The class is the user's: it is not kept alive. held: arguments that are functions."""
+    """The callable that calls `apply`. It does not keep the user's class alive. held: arguments that are functions."""
     ref = Ref(cls)
     return lambda *args: ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))

@@ -1,7 +1,8 @@
-"""The two passes of an autograd function as graphs: what its forward traced, and its own backward, traced with that context.
+"""The two passes of an autograd function as graphs: its forward as traced, and its backward, traced with the forward's context.
 
-The backward pass runs later than the guards are checked. So it is left to torch, as is one that does more than compute, where it
-looks at what may have changed by then: anything from outside but functions, their defaults, classes, modules and dtypes.
+The backward pass runs later than the guards are checked. So torch runs it where it reads anything from outside that may have
+changed by then: all but functions, their defaults, classes, modules and dtypes. torch also runs one that does more than
+compute.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[
     grads = [gradient(t, call, i, o, materialize) for i, o in enumerate(call.outputs)]
     markers = [g.node for g in grads if isinstance(g, TensorVar)]
     outer, t.guards = t.guards, GuardSet()
-    memo, t.memo = t.memo, {}  # so that what the forward pass has read is looked at again, and seen in the guards
+    memo, t.memo = t.memo, {}  # so that the backward's trace reads again what the forward has read, and adds guards for it
     try:
         found, changes = without_gradients(t, lambda: results(t, call, grads))
     except (Break, Raised) as e:
@@ -113,7 +114,7 @@ def is_none(v: Var) -> bool:
 
 
 def lasting(guard: Guard) -> bool:
-    """Whether what a guard says of may be taken to hold later too."""
+    """Whether what a guard checks can be assumed to hold later, too."""
     if isinstance(guard.source, (Defaults, KwDefaults)) or guard.kind in ("FUNCTION", GLOBAL_STATE):
         return True
     if guard.kind == "DICT_ABSENT":

@@ -36,7 +36,7 @@ GRAD = (
 
 
 class Backward(Component):
-    """The part of the tracer that goes backward. `ran`: whether the region has done so. `looked_at`: how often `.grad` of a
+    """The tracer's part for backward passes. `ran`: whether the region has done so. `looked_at`: how often `.grad` of a
     tensor was read or set: what runs within the graph must not, since the exit sets it."""
 
     def __init__(self, t: Tracer) -> None:
@@ -57,7 +57,7 @@ class Backward(Component):
                 leaves.append(self.leaf_of(node.variable))
             elif name == "_NonLeafBackward":
                 outside.append(node)
-                continue  # its own next function is the fake of the input
+                continue  # its next function belongs to the fake of the input
             for following, _ in node.next_functions:
                 if following is not None and following not in seen:
                     seen.add(following)
@@ -149,7 +149,7 @@ class Backward(Component):
         return False
 
     def without_history(self, outputs: list[torch.fx.Node], places: set[int]) -> list[torch.fx.Node]:
-        """The graph's outputs, of which those at some places are given as values only: the exit says that they are spent."""
+        """The graph's outputs; those at some places are returned without history, and the exit marks them as freed."""
         for i in places:
             node = self.t.graph.call_method("detach", (outputs[i],))
             node.meta.update(outputs[i].meta, val=outputs[i].meta["val"].detach())
@@ -158,8 +158,8 @@ class Backward(Component):
 
 
 def accumulator_is_held(leaf: torch.Tensor) -> bool:
-    """Whether the program holds the node that accumulates a leaf's gradient: it may have put hooks on it, which nobody can ask
-    for. A node that nobody holds is made anew, with no reference but the one here."""
+    """Whether the program holds the node that accumulates a leaf's gradient: it may have registered hooks on it, which torch
+    does not list. A node that nobody holds is made anew, with no reference but the one here."""
     with torch.enable_grad(), torch._C.DisableTorchFunction():
         return leaf.requires_grad and sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
 

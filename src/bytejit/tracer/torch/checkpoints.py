@@ -1,5 +1,5 @@
-"""torch.utils.checkpoint in a region: its function is traced, and at the end put into a graph of its own, which the node
-that stands for the call runs under the same checkpoint: what it computes is not kept, but computed again going backward.
+"""torch.utils.checkpoint in a region: its function is traced, and at the end becomes a graph of its own. One node runs this
+graph under the same checkpoint, so its values are not kept but computed again in the backward pass.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def contexts_of(t: Tracer, v: Var) -> Callable:
 
 
 def chosen_by(t: Tracer, v: Var) -> object:
-    """What says which operators are kept: a list of them, a function, or a partial of one with constants. Raises: Break."""
+    """The policy of a selective checkpoint: a list of operators, a function, or a partial of one with constants. Raises:
+    Break."""
     if isinstance(v, FuncVar):
         return kept_function(v)
     function, items, options = partial_of(t, v)

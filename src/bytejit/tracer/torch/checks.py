@@ -1,8 +1,8 @@
-"""Branches that a tensor decides and of which one side only raises: `if not valid.all(): raise ...`, `assert y.min() > 0`.
+"""Branches on a tensor where one side only raises: `if not valid.all(): raise ...`, `assert y.min() > 0`.
 
-The trace goes on with the other side, and the graph asserts it. Where that does not hold the graph raises, all that it did is
-undone, and the original code runs: it raises in its own words, and whoever is around it may catch that. On other devices than
-the CPU such a branch breaks the graph.
+The trace goes on with the other side, and the graph asserts the condition. Where it does not hold, the graph raises, its
+effects are undone, and the original code runs. That code raises its own error, which its callers may catch. On other devices
+than the CPU such a branch breaks the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, TensorVar, Var
 
-MESSAGE = "a check of the program's fails"  # nobody reads it: the original code raises
+MESSAGE = "a check of the program's fails"  # nobody sees this text: the original code raises
 JUMPS_IF = {"TRUE": True, "FALSE": False}
 BEFORE_JUMP = frozenset({"TO_BOOL", "COMPARE_OP"})  # since 3.13 they ask for the truth that the jump reads
 NO_WAY_ON = frozenset(OPNAME[op] for op in FINAL)
@@ -25,10 +25,11 @@ MOST_INSTRUCTIONS = 500  # of the side that raises
 
 
 class Checks(Component):
-    """The part of the tracer that makes assertions of branches."""
+    """The tracer's part that turns branches into assertions."""
 
     def checked_truth(self, v: TensorVar) -> bool | None:
-        """What a tensor's truth is taken for from here on, asserted by the graph; None where no side of a branch only raises."""
+        """The truth that is assumed for a tensor from here on and asserted by the graph; None where no side of the branch only
+        raises."""
         if v.node is None or v.fake.device.type != "cpu" or v.fake.numel() != 1:
             return None
         frame = self.t.frame

@@ -34,7 +34,7 @@ class Branches(GraphCall):
 
 @models(torch.cond)
 def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """Without a tensor to decide it, the branch is called; else a node for both. Raises: Break."""
+    """torch.cond: one node for both branches where a tensor decides, else a call of the branch. Raises: Break."""
     given = {**dict(zip(PARAMETERS, args)), **kwargs}
     predicate, operands = t.values.real(given["pred"]), t.iteration.iterate(given["operands"]) if "operands" in given else []
     if not isinstance(predicate, TensorVar):
@@ -63,7 +63,7 @@ def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[
 
 
 def _leaves(t: Any, v: Var) -> list[Var]:
-    """What a result holds, in order."""
+    """The values within a result, in order."""
     v = t.values.real(v)
     if isinstance(v, SeqVar):
         return [leaf for item in v.items for leaf in _leaves(t, item)]

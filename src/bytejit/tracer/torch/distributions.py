@@ -18,7 +18,7 @@ POSITIVE = constraints._PositiveDefinite
 
 @models(LAZY)
 def lazy_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """What a class gives for a parameter that instances compute when it is asked: looked at for its type alone."""
+    """The attribute on the class for a parameter that instances compute lazily. Only its type matters."""
     function = t.values.real(args[0]) if args else None
     if not isinstance(function, FuncVar) or function.real is None or kwargs or len(args) != 1:
         raise Break("a lazy property of a distribution made in the region")
@@ -27,6 +27,6 @@ def lazy_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @replaces(POSITIVE.check)
 def is_positive_definite(self: Any, value: Any) -> torch.Tensor:
-    """torch's, without a branch."""
+    """torch's function, without a branch."""
     symmetric = super(POSITIVE, self).check(value)
     return torch.where(symmetric.all(), torch.linalg.cholesky_ex(value).info.eq(0), symmetric)

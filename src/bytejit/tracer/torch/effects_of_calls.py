@@ -16,7 +16,7 @@ def has_external_effects(t: Tracer) -> bool:
     """Whether the region has changed what code outside of it can see, other than tensors' data."""
     own = t.root_frame.code.co_cellvars
 
-    def is_own(v: Var) -> bool:  # what `.grad` is shows where it is read only: see `Backward.looked_at`
+    def is_own(v: Var) -> bool:  # `.grad` can be seen only where it is read: see `Backward.looked_at`
         return isinstance(v.source, Cell) and v.source.var in own or isinstance(v, TensorVar) and v.attrs.keys() == {"grad"}
 
     changed = any(v.source is not None and not (is_own(v) or isinstance(v, IterVar)) for v in t.effects.dirty.values())
@@ -35,7 +35,7 @@ def without_gradients(t: Tracer, run: Callable[[], Any]) -> tuple[Any, bool]:
         result = run()
     finally:
         torch._C._set_grad_enabled(grad)
-    for key, value in list(t.effects.state_set.items()):  # set within the forward and put back by its end
+    for key, value in list(t.effects.state_set.items()):  # set within the forward and restored at its end
         if key not in states and value == t.state_first[key][0]:
             del t.effects.state_set[key]
     wrote = any(v.fake._version != version for v, version in before.items())

@@ -26,7 +26,7 @@ def _deferred(t: Tracer, kind: type, function: Callable, args: list[Var]) -> Def
 
 @models(torch.Tensor.register_hook)
 def register_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """The hook is the gradient's, so it holds for what the tensor is now: see DeferredVar.watched."""
+    """The hook belongs to the gradient of the tensor's present value: see DeferredVar.watched."""
     if len(args) != 2 or kwargs:
         raise Break("Tensor.register_hook with these arguments")
     return _deferred(t, RemovableHandle, torch.Tensor.register_hook, args)

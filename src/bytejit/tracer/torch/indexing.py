@@ -1,4 +1,4 @@
-"""Indices of tensors that would need a value: masks whose value is known, symbolic positions."""
+"""Indices that would need a tensor's value: masks whose value is known, symbolic positions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, Te
 
 
 class Indexing(Component):
-    """The part of the tracer that rewrites indices of tensors."""
+    """The tracer's part that rewrites indices of tensors."""
 
-    by_tensors = 0  # above 0, an index of tensors alone picks elements where vmap would ask one for its number
+    by_tensors = 0  # above 0, an index made of tensors alone picks elements, as under vmap
 
     def item(self, of: TensorVar, key: Var) -> Var | None:
         """`of[key]` where `by_tensors` says how; None elsewhere."""

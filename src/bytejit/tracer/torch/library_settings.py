@@ -1,6 +1,6 @@
-"""What a program asks of how torch's libraries compute: `torch.backends.cudnn.benchmark`, the number of threads.
+"""Reads of settings of torch's libraries: `torch.backends.cudnn.benchmark`, the number of threads.
 
-Each question is a guard of its own. Setting one of them breaks the graph, so it is the same from a region's begin to its end.
+Each read is a guard. Setting one of them breaks the graph, so it is constant within a region.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ def _as_int(function: Callable, *args: object) -> int:
 
 
 for _name in GETTERS:
-    if hasattr(_C, _name):  # torches differ in what they have
+    if hasattr(_C, _name):  # versions of torch differ in which they have
         _asked(getattr(_C, _name))
 _asked(torch.get_num_threads)

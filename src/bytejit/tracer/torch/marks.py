@@ -1,4 +1,5 @@
-"""Calls of what the user marked, with bytejit's decorators or torch's: in the graph, not in it, constant, another function."""
+"""Calls of callables that the user marked with bytejit's or torch's decorators: in the graph, not in it, constant, another
+function."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from bytejit.tracer.objects.library import real_object
 
 
 class Marks(Component):
-    """The part of the tracer that obeys marks."""
+    """The tracer's part for marks."""
 
     def call_marked(self, fn: object, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """The result of calling a marked callable; None when it has no mark that decides here. Raises: Break."""
@@ -37,7 +38,7 @@ class Marks(Component):
             return self.call_constant(fn, args, kwargs)
         if reason := torch_controls.refused(fn):
             if torch_controls.is_graph_break(fn) and special_cases.TORCH.runs(self.t.present_frame.globals):
-                return NONE  # torch's own code (optimizers) spares its own compiler something: not the program's wish
+                return NONE  # torch's own code (optimizers) disables its own compiler here, not the program
             raise Break(reason)
         if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
             return self.t.tensors.call_tensor_op(fn, args, kwargs)
@@ -88,7 +89,7 @@ class Marks(Component):
         return self.kept(result)
 
     def known_value(self, v: Var) -> object:
-        """The object that a value is in this call; of a tensor that the graph computes, what it comes to. Raises: NotConstant."""
+        """The object behind a value in this call; of a tensor that the graph computes, its value. Raises: NotConstant."""
         v = self.t.values.real(v)
         if isinstance(v, TensorVar):
             return v.real if v.real is not None and not was_written(v.fake) else self.t.measures.rehearse(v.node)
@@ -101,7 +102,7 @@ class Marks(Component):
         return real_object(self.t, v)
 
     def kept(self, value: Any) -> Var:
-        """A value of the program's that the entry holds on to."""
+        """A value of the program that the entry keeps."""
         if type(value) in (list, tuple):
             return SeqVar([self.kept(v) for v in value], type(value))
         if is_constant(value):

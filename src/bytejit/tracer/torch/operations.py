@@ -72,7 +72,8 @@ def _candidates() -> Iterator:
         for name, value in vars(module).items():
             if name in EXCLUDED or name.startswith("__"):
                 continue
-            # what a module imports from torch._C itself is no operation on tensors: helpers, which differ between versions
+            # names that a module itself imports from torch._C are helpers, no operations on tensors; they differ between
+            # versions
             if (isinstance(value, types.BuiltinFunctionType) and value.__self__ is not torch._C) or (
                 isinstance(value, types.FunctionType) and value.__module__ in RECORDED_MODULES
             ):

@@ -1,7 +1,8 @@
 """torch.optim in a region: numbers that the optimizers read out of tensors (`.item()` of a step count) stay tensors.
 
-Such a number is a float64 tensor of no dimension, as exact as the Python float. Operators that take it for a factor are written
-out; the optimizers that branch by it (RAdam, ASGD) or give it to Python's min and max (Adafactor) are followed in a form without.
+Such a number is a float64 tensor of no dimension, as exact as the Python float. Operators that take it as a factor are
+decomposed. Optimizers that branch on it (RAdam, ASGD) or pass it to Python's min and max (Adafactor) are replaced by forms that
+do not.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ for _name in ("add", "sub", "addcdiv", "addcmul", "add_", "sub_", "addcdiv_", "a
 # ---- lists of tensors ---------------------------------------------------------------------------------------------------
 @replaces(torch._C._group_tensors_by_device_and_dtype)
 def group_by_device_and_dtype(tensorlists: Sequence[Sequence[Any]], with_indices: bool = False) -> dict:
-    """What torch does in C++: (device, dtype) of the first list's tensors -> the lists' parts, and which these are."""
+    """torch's C++ function: (device, dtype) of the first list's tensors -> the parts of the lists, and their positions."""
     grouped: dict[tuple, tuple[list, list]] = {}
     for i, x in enumerate(tensorlists[0]):
         key = (x.device, x.dtype)
@@ -236,7 +237,7 @@ def adafactor_without_numbers(
 
 
 def _instead(functions: tuple[types.FunctionType, ...], form: Callable, refused: tuple[str, ...]) -> None:
-    """Follow `form` in place of torch's functions, but where one of these arguments is set."""
+    """Follow `form` in place of torch's functions, except where one of these arguments is set."""
     by_position = [p.name for p in inspect.signature(form).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     names = inspect.signature(form).parameters
 
@@ -279,7 +280,7 @@ def step_where_finite(self: torch.amp.GradScaler, optimizer: Optimizer, optimize
 
 # ---- fused operators ----------------------------------------------------------------------------------------------------
 def _fused(function: Callable) -> None:
-    """An operator that writes tensors and returns nothing, to which a number may be symbolic: the fakes get what it is now."""
+    """An operator that writes tensors and returns nothing, and may get a symbolic number: the fakes get its present value."""
 
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:

@@ -1,4 +1,4 @@
-"""`__torch_function__`: tensor subclasses, objects that say what torch's functions do with them, TorchFunctionMode.
+"""`__torch_function__`: tensor subclasses, other objects that override torch's functions, TorchFunctionMode.
 
 Which function an override is told of, and with which arguments, is asked of torch itself: the call is made on fakes under
 a mode of our own, which notes it. The override's Python is then inlined; a graph knows plain tensors only. A tensor whose
@@ -58,7 +58,7 @@ class Noting(TorchFunctionMode):
 
 
 class Stand:
-    """Stands for an object with a `__torch_function__` while torch is asked."""
+    """Stands for an object with a `__torch_function__` while torch dispatches."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -66,7 +66,7 @@ class Stand:
 
 
 class Overrides(Component):
-    """The part of the tracer that deals in overrides of torch's functions."""
+    """The tracer's part for overrides of torch's functions."""
 
     def start_overrides(self) -> None:
         """The modes around the region. Devices become arguments of what makes tensors (calls.on_device)."""
@@ -88,7 +88,7 @@ class Overrides(Component):
 
     def relies_on_overrides(self) -> None:
         """Guards that torch asks overrides around the call, as it did not while this is traced."""
-        if not self.all_off and not self.outer_modes:  # with modes the whole entry sees to it
+        if not self.all_off and not self.outer_modes:  # with modes the whole entry checks this
             with torch._C._EnableTorchFunction():
                 self.t.guards.add_state("function_enabled")
 
@@ -149,7 +149,7 @@ class Overrides(Component):
         except ModeTold as e:
             func, args, kwargs = e.args
             return func, [self._var_of(a, known) for a in args], {k: self._var_of(v, known) for k, v in kwargs.items()}
-        except Exception:  # it is called again, by who asks
+        except Exception:  # the caller calls it again
             return None
         return None
 

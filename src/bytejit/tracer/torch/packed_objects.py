@@ -19,7 +19,7 @@ def is_object(t: Any, v: Var) -> bool:
 
 
 def packed(t: Any, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> tuple[Any, list[Var], dict[str, Var]]:
-    """The call without such objects among its arguments: what is called holds them, and each is guarded to be the one."""
+    """The call without such objects among its arguments. The callable holds them, and a guard checks the identity of each."""
     held = {i: _object(t, a) for i, a in enumerate(args) if is_object(t, a)}
     named = {k: _object(t, v) for k, v in kwargs.items() if is_object(t, v)}
     if not held and not named:

@@ -1,4 +1,4 @@
-"""Parameters made in a region: one node each, a leaf of its own over the data that it is given."""
+"""Parameters made in a region: one node each, which makes a new leaf over the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of a traced graph as a graph of their own."""
+"""Extracts nodes of a traced graph as a graph of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Functions made by torch.jit.script: the Python function behind one is followed, where it means what TorchScript makes of it."""
+"""Functions made by torch.jit.script: the tracer follows the Python function behind one where it means the same as in
+TorchScript."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import InstanceVar, Known, Lazy, TensorVar, Var
 
-NUMBERS = {"int": int, "float": float, "bool": bool, "str": str}  # TorchScript converts what is none of these to them
+NUMBERS = {"int": int, "float": float, "bool": bool, "str": str}  # TorchScript converts other types to these
 
 
 def call_scripted(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:

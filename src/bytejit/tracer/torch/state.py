@@ -24,7 +24,7 @@ def _as_it_is(getter: Callable[[], object]) -> Callable[[tuple], tuple]:
     return lambda args: (getter(),)
 
 
-# setter -> what its arguments would be to set what is set now
+# setter -> the arguments that would set the present state
 SETTERS = {
     _C._set_grad_enabled: lambda args: (torch.is_grad_enabled(),),
     torch.set_autocast_enabled: lambda args: _autocast_key(args, torch.is_autocast_enabled),
@@ -33,7 +33,7 @@ SETTERS = {
     torch.set_anomaly_enabled: lambda args: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
     **{setter: _as_it_is(getter) for setter, getter in attention_choice.GETTERS.items()},
 }
-# setter -> the states of which a guard says what was set before the region; autocast's go by the device
+# setter -> the states that a guard checks at the begin of the region; autocast's depend on the device
 GUARDS = {
     _C._set_grad_enabled: ("grad_mode",),
     torch.set_autocast_cache_enabled: ("autocast_cache",),
@@ -84,7 +84,7 @@ def _setter(function: Callable, current: Callable) -> None:
         real = [to_python(t, a) for a in args]
         device = real[0] if type(real[0]) is str else None
         guarded = device is None or device in GUARDED_DEVICES
-        if guarded:  # before it is set: guards say what the region begins with
+        if guarded:  # before it is set, because guards check the state at the begin of the region
             t.guards.add_state(*GUARDS.get(function, ("autocast", f"autocast_{device or 'cuda'}")))
         t.state_first.setdefault((function, device), (current(real), guarded))
         function(*real)
@@ -117,7 +117,7 @@ for _function, _answer in FIXED.items():
 
 
 def _fixed_by_arguments(function: Callable) -> None:
-    """A question about the build of torch, or the machine: the same arguments always get the same result."""
+    """A function that asks about torch's build or the machine: the same arguments always give the same result."""
 
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -193,7 +193,7 @@ def autocast_decrement_nesting(t: Tracer, args: list[Var], kwargs: dict[str, Var
 
 
 def _nesting(t: Tracer) -> Var:
-    """The nesting now, which the program may go by."""
+    """The present nesting of autocast, which the program may read."""
     t.guards.add_state("autocast_nesting")
     return t.values.constant(ambient_kinds.autocast_nesting() + t.nesting)
 
@@ -204,7 +204,7 @@ def clear_autocast_cache(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> 
 
 
 def effect_node(t: Tracer, function: Callable, *args: object) -> Var:
-    """A node that is run for what it does. Returns: None, as the program sees it."""
+    """Record a node that runs for its effect. Returns None, as the program sees it."""
     node = t.graph.call_function(function, args)
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
     t.effects.mutations += 1
@@ -264,7 +264,7 @@ def leave_outside_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> V
 
 @models(torch.compiler.cudagraph_mark_step_begin)
 def mark_step(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """What a recording of a graph has made is kept here for as long as the program holds it: nothing to do."""
+    """Nothing to do: a recording keeps its outputs for as long as the program holds them."""
     return NONE
 
 
@@ -296,7 +296,7 @@ def torch_assert(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(torch._check_with)
 def check_with(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """torch._check and its kin: a condition on Python values or sizes that holds."""
+    """torch._check and its variants: a condition on Python values or sizes, which must hold."""
     if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.comparisons.truth(args[1]):
         raise Break("a torch._check that does not hold")
     return NONE

@@ -9,7 +9,7 @@ from bytejit.common.overriding import PLAIN
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_lookup
 
-# what a subclass may define of Python's own protocols: operators are looked up on torch's classes
+# special methods that a subclass may define; others (operators) are looked up on torch's classes
 HARMLESS = {
     f"__{name}__"
     for name in (

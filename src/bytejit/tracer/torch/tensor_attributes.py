@@ -23,7 +23,7 @@ SAME = {"_grad": "grad"}  # two names of one attribute
 
 
 class TensorAttributes(Component):
-    """The part of the tracer that reads and sets attributes of tensors."""
+    """The tracer's part for attributes of tensors."""
 
     def tensor_getattr(self, v: TensorVar, name: str) -> Var:
         name = SAME.get(name, name)

@@ -1,4 +1,4 @@
-"""Tensor values: inputs, operations as graph nodes, attributes, and what needs a tensor's data (which breaks the graph)."""
+"""Tensors in a trace: inputs, operations as graph nodes, attributes. What needs a tensor's data breaks the graph."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NEEDS_DATA = {
     "__str__",
     "__format__",
 }
-# of these, what only tells the value
+# of these, those that only read the value
 READS_DATA = {"item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"}
 # methods that compute nothing when they return their own tensor
 MAY_RETURN_SELF = {
@@ -96,7 +96,7 @@ class NeedsValue(Break):
 
 
 class Tensors(Component):
-    """The part of the tracer that deals in tensors."""
+    """The tracer's part for tensors."""
 
     def tensor_input(self, obj: torch.Tensor, source: Source) -> TensorVar:
         """A tensor from outside: a placeholder of the graph."""
@@ -123,7 +123,7 @@ class Tensors(Component):
         self.t.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
         fake = fake_like(obj, self.t.stores, *(sizes or ()))
         node = self.t.graph.placeholder(self.placeholder_name(source))
-        node.target = node.name  # unique, unlike what two sources' names may come to
+        node.target = node.name  # unique, while the names of two sources may become equal
         # as it is when the graph begins: `requires_grad_`, `resize_` and `t_` change the fake
         node.meta.update(val=fake, autograd=(obj.requires_grad, obj.is_leaf), look=fake.m)
         var = TensorVar(node, fake, source, obj, type(obj))
@@ -133,7 +133,7 @@ class Tensors(Component):
         return var
 
     def opaque_tensor(self, obj: torch.Tensor, source: Source) -> TensorVar:
-        """A tensor that runs its operations itself: its attributes and what overrides make of it are known, no graph takes it."""
+        """A tensor whose class runs operations itself. Its attributes and overrides are known, but no graph takes it."""
         self.t.overrides.relies_on_overrides()
         self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, True))
         var = TensorVar(None, fake_like(obj), source, obj, type(obj))
@@ -144,7 +144,7 @@ class Tensors(Component):
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
         name = first = f"p_{name}" if name[0].isdigit() else name
         taken, n = {v.node.target for v in self.t.inputs if v.node is not None}, 1
-        while name in taken:  # two sources may differ in what no identifier can hold
+        while name in taken:  # two sources may differ only in characters that an identifier cannot have
             name, n = f"{first}_{n}", n + 1
         return name
 
@@ -210,13 +210,13 @@ class Tensors(Component):
         return self.wrap_result(node, result)
 
     def one_tensor(self, fn: Any, args: list[Var]) -> TensorVar:
-        """`call_tensor_op`, of what returns a tensor. Raises: Break."""
+        """`call_tensor_op` for an operation that returns one tensor. Raises: Break."""
         made = self.call_tensor_op(fn, args, {})
         assert isinstance(made, TensorVar), made
         return made
 
     def tensors_of(self, fn: Any, args: list[Var]) -> list[Var]:
-        """The tensors of a `call_tensor_op` that returns several. Raises: Break."""
+        """`call_tensor_op` for an operation that returns several tensors. Raises: Break."""
         made = self.call_tensor_op(fn, args, {})
         assert isinstance(made, SeqVar), made
         return made.items
@@ -239,7 +239,7 @@ class Tensors(Component):
         except Break:
             raise
         except Exception as e:
-            # with known sizes it may pass; else eager raises as well: the original code does so, with the user's traceback
+            # with known sizes it may succeed; else eager raises too, and the original code does so with the user's traceback
             if self.t.sizes.env is not None:
                 self.t.size_inference.refuse_symbols((args, kwargs))
             raise Break(f"{self.op_name(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
@@ -248,7 +248,7 @@ class Tensors(Component):
         return getattr(fn, "__name__", None) or str(fn)
 
     def method_name(self, fn: Any, args: list[Var]) -> str | None:
-        """The name under which to record a Tensor method, None for functions."""
+        """The name under which a Tensor method is recorded; None for functions."""
         name = getattr(fn, "__name__", None)
         if name is None or not args or not isinstance(args[0], TensorVar):
             return None
@@ -300,7 +300,7 @@ class Tensors(Component):
         return found
 
     def effect_only(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> Var:
-        """A call for its effect: x[i] = y, a foreach op."""
+        """Record a call for its effect: x[i] = y, a foreach op."""
         node = self.add_node(fn, method, args, kwargs)
         node.meta["val"] = None
         return NONE

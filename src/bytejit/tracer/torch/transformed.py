@@ -1,4 +1,4 @@
-"""What the node of a function transform runs: a graph of its own under torch's transform."""
+"""The target of a function transform's node: it runs a graph under torch's transform."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """torch.func's transforms in a region: `vmap`, `grad`, `vjp`, `jvp`, and through them `jacrev`, `jacfwd` and `hessian`.
 
-torch's own Python around them is inlined; what enters and leaves a level of functorch is replaced by functions of this
-module. The transformed function is traced once, on tensors as they look inside of the transform; what it added to the graph
-is put into a graph of its own, which one node runs under torch's own transform. So a graph that runs op by op does what
+torch's own Python around them is inlined; the functions that enter and leave a level of functorch are replaced by functions of
+this module. The transformed function is traced once, on tensors as they look inside of the transform; what it added to the
+graph is put into a graph of its own, which one node runs under torch's own transform. So a graph that runs op by op does what
 torch does, and `normalise` looks through the transform down to plain operations.
 """
 
@@ -104,7 +104,7 @@ def with_leaves(
 
 
 def rebuilt(made: list, values: Sequence) -> tuple:
-    """The result and the aux of a function from `with_leaves`, of the tensors that it gave."""
+    """The result and the aux of a function from `with_leaves`, rebuilt from the tensors that it returned."""
     n, shape, aux_shape = made[0]
     return tree_unflatten(list(values[:n]), shape), tree_unflatten(list(values[n:]), aux_shape)
 
@@ -187,7 +187,7 @@ def load_decompositions(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> V
 
 # ---- the node -----------------------------------------------------------------------------------------------------------------
 def given(x: torch.Tensor, *places: int) -> torch.Tensor:
-    """Marks, while a function is traced, a tensor as it is inside of the transform."""
+    """Marks a tensor inside of the transform while a function is traced."""
     raise AssertionError("taken out of the graph when the trace of the function ends")
 
 
@@ -225,7 +225,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 class Touched(dict):
-    """What a function changes, and what dicts held before: torch's functional_call puts a module's tensors back."""
+    """What a function changes, and the former contents of dicts: torch's functional_call restores a module's tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, n
             copies[n] = part.node_copy(n, copies.__getitem__)
     part.output([copies[v.node] for v in outputs])
     for v in [v for v in t.by_fake.values() if v.node in held]:
-        v.node, t.escaped[id(v)] = None, t.limits.steps  # whoever kept one has what is worth nothing outside
+        v.node, t.escaped[id(v)] = None, t.limits.steps  # a value that was kept is of no use outside
         t.keep.append(t.by_fake.pop(id(v.fake)))
     for n in reversed(moved):
         t.graph.erase_node(n)
