@@ -24,10 +24,10 @@ from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.passes.fuse import FUSE_LAUNCHES
 from bytejit.codegen.loops.plan import Machine, Plan
+from bytejit.codegen.ops.extern import FAST
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import report_of
-from bytejit.kernels import build_triton, cuda_launch, interpret, matmul_triton
-from bytejit.kernels import flex_triton as _flex  # noqa: F401  (lets its operator run)
+from bytejit.kernels import build_triton, cuda_launch, flex_triton, interpret, matmul_triton
 from bytejit.kernels.build_cpp import ahead
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Tuner
@@ -38,6 +38,7 @@ from bytejit.options import Options
 from .recording import FEW, Told, how_of, record_graph
 from .target import CompiledGraph, Stats, Target
 
+FAST |= {"bytejit.gpu_linear.default": matmul_triton.gpu_linear, "bytejit.gpu_flex.default": flex_triton.gpu_flex}
 LEAST = (8, 0)  # compute capability that kernels are built for
 INTERPRETED = Machine("cuda", 132, 16, 50 << 20)  # what the interpreter pretends to be
 
