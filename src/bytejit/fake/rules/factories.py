@@ -101,6 +101,17 @@ def _new_full(x: HasMeta, size: Sequence[Size], value: Any, **options: Any) -> M
     return _new(x, size, **options)
 
 
+def _made(
+    size: Sequence[Size],
+    stride: tuple | None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **options: Any,
+) -> Meta:
+    """A new tensor, of the default dtype and on the default device where none is given."""
+    return new(tuple(size), stride, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+
+
 @row("empty.memory_format", "zeros", "ones", "rand", "randn")
 def _factory(
     size: Sequence[Size],
@@ -115,20 +126,12 @@ def _factory(
         raise NeedsMeta
     if any(isinstance(n, int) and n < 0 for n in size):
         raise NeedsMeta
-    return new(tuple(size), None, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+    return _made(size, None, dtype, device)
 
 
 @row("empty_strided")
-def _empty_strided(
-    size: Sequence[Size],
-    stride: Sequence[Size],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-) -> Meta:
-    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+def _empty_strided(size: Sequence[Size], stride: Sequence[Size], **options: Any) -> Meta:
+    return _made(size, tuple(stride), **options)
 
 
 def _value_dtype(value: Any) -> torch.dtype:
@@ -226,16 +229,8 @@ def _index_select(x: HasMeta, dim: int, index: HasMeta) -> Meta:
 
 
 @row("empty_permuted")
-def _empty_permuted(
-    size: Sequence[Size],
-    physical_layout: Sequence[int],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-) -> Meta:
+def _empty_permuted(size: Sequence[Size], physical_layout: Sequence[int], **options: Any) -> Meta:
     stride, step = [0] * len(size), 1
     for d in reversed(physical_layout):
         stride[d], step = step, step * size[d]
-    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+    return _made(size, tuple(stride), **options)
