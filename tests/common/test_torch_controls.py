@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 import sys
@@ -62,6 +63,21 @@ def test_without_these_names_nothing_is_heard_and_nothing_fails(monkeypatch):
     assert graphs(lambda x: torch.relu(x) + 1, X)[0] == 1
     assert torch_controls.stance() == torch_controls.Stance() and torch_controls.default_backend() == "inductor"
     assert torch_controls.dims_of(X) is None and not torch_controls.within_disabled()
+
+
+def test_modules_are_made_and_copied_in_a_graph_after_torchs_compiler_ran():
+    """From its first compile on it notes each module that is made or unpickled: that breaks no graph"""
+    torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(2))
+    assert not hasattr(torch.nn.Module, "___needs_generation_tag_patch") or not torch.nn.Module.___needs_generation_tag_patch
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+    def f(x):
+        twin = copy.deepcopy(net)
+        return twin(x), torch.nn.Linear(4, 4)(x).shape, twin
+
+    count, (y, shape, twin) = graphs(f, X, fullgraph=True)
+    assert count == 1 and shape == (4,) and twin is not net
+    torch.testing.assert_close(y, net(X))
 
 
 def test_bytejit_hears_without_loading_torchs_compiler():

@@ -7,6 +7,7 @@ what it says and what happens under a torch that has it no more: the name is not
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import types
@@ -61,6 +62,7 @@ NAMES = {
             "calls of scripted ones break",
         ),
         Name("unpatched_nn_module_init", INITS, "nn.Module.__init__ before torch's compiler noted each module", "it is followed"),
+        Name("setstate", "function", "the same of nn.Module.__setstate__, in a cell of what stands there", "it is followed"),
         Name("_dynamo_marked_constant", "function", "torch.compiler.assume_constant_result", "it is followed as Python code"),
         Name("_dynamo_forbidden", "function", "torch._dynamo.forbid_in_graph", "it is followed as Python code"),
         Name("_allowed_callable_ids", RULES, "torch.compiler.allow_in_graph", "it is followed as Python code"),
@@ -172,9 +174,14 @@ def wrapped(target: object) -> object:
 
 
 def noted(fn: object) -> object:
-    """nn.Module.__init__ itself for the one that torch's compiler has put in its place, to note modules by their `id`."""
-    if fn is torch.nn.Module.__init__ and getattr(fn, "__module__", "") == INITS:
+    """nn.Module.__init__ or __setstate__ itself for the one that torch's compiler, once used, has put in its place, to note
+    modules by their `id`."""
+    if getattr(fn, "__module__", "") != INITS:
+        return fn
+    if fn is torch.nn.Module.__init__:
         return _left(INITS, "unpatched_nn_module_init", fn)
+    if fn is torch.nn.Module.__setstate__ and isinstance(fn, types.FunctionType):
+        return inspect.getclosurevars(fn).nonlocals.get("setstate", fn)
     return fn
 
 
