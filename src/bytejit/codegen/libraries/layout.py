@@ -67,7 +67,7 @@ FOLLOWS = frozenset(
     }
 )
 # the result is as recorded, whatever the operand has
-READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
+READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var.correction, aten.var_mean.correction})
 CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being converted
 
 

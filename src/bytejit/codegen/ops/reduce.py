@@ -21,6 +21,7 @@ from bytejit.common.spec import contiguous_stride, reduced_dims, wrap_dim
 
 from .composite import F
 from .table import Lower, lowers
+from .view import both
 
 
 def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
@@ -112,7 +113,7 @@ def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
 
         def found(c: tuple) -> Expr:
             c = kept(c, d, keepdim)
-            place = ctx.bound(ctx.load(at, c), x.shape[d[0]], name, wrap=False)
+            place = ix.index(ix.Val(ctx.load(at, c), x.shape[d[0]]))
             return ctx.read(x, (*c[: d[0]], place, *c[d[0] :]))
 
         values = ctx.map(found, 0) if ctx.used(0) else None
@@ -145,6 +146,18 @@ def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[V
     return avg, ctx.reduce(x, dims, "sum", squared, acc)
 
 
+def before_last(ctx: Lowering, x: Value, dims: tuple[int, ...]) -> Value:
+    """0, or nan where a number before the last one along dims is infinite or none."""
+    acc = acc_dtype(x.dtype)
+
+    def term(c: tuple) -> Expr:
+        ends = [ctx.op("eq", ctx.cons.index(ix.index(c[d])), ctx.const(ix.size_of(x.shape[d] - 1), "i64")) for d in dims]
+        last = F(ctx, both(ctx, *ends) or ctx.const(True, "b8"))
+        return last.pick(0.0, F(ctx, ctx.read(x, c, acc)) * 0.0).e
+
+    return ctx.reduce(x, dims, "sum", term, acc)
+
+
 def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: bool = False, ref: Any = None) -> None:
     @row(name, *overloads, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
@@ -166,13 +179,16 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
         if not with_mean:
             return var
 
+        if not ctx.used(1):
+            return var, None
+        before = before_last(ctx, x, dims)
+
         def mean(c: tuple) -> Expr:
             """Eager updates the mean one number at a time, so it is nan after an infinite one."""
             at = kept(c, dims, keepdim)
-            m = F(ctx, ctx.read(avg, at))
-            return m.e if n == 1 else F(ctx, ctx.read(m2, at)).do("isnan").pick(float("nan"), m).e
+            return (F(ctx, ctx.read(avg, at)) + F(ctx, ctx.read(before, at))).e
 
-        return var, ctx.map(mean, 1) if ctx.used(1) else None
+        return var, ctx.map(mean, 1)
 
 
 _variance("var", lambda v: v, "var.correction", ref=torch.var)
