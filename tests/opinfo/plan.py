@@ -52,6 +52,10 @@ ONCE_WRONG = (
     ("_native_batch_norm_legit", Setting(twist="transposed")),
     ("slice_scatter", Setting(dynamic=True)),
     ("nn.functional.conv_transpose3d", Setting(twist="channels_last")),
+    ("var_mean", Setting(twist="special")),
+    ("index_put", Setting(twist="empty")),
+    ("index_fill", Setting(twist="mixed")),
+    ("searchsorted", Setting("bfloat16", twist="mixed")),
 )
 
 

@@ -62,3 +62,76 @@ def test_an_index_out_of_range_is_refused(name, dynamic):
             torch.testing.assert_close(got, want)
         else:
             assert got is want, (bad, got, want)
+
+
+# of x, five numbers, and i: results that raise where a number of i is out of range
+UNREAD = {
+    **READS,
+    "scatter_add": lambda x, i: x.scatter_add(0, i, x),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "index_reduce": lambda x, i: x.index_reduce(0, i, x[:2], "mean"),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i, x, "sum"),
+    "put": lambda x, i: torch.put(x, i, x[:2]),
+    "one_hot": lambda x, i: F.one_hot(i, 5),
+    "embedding_bag": lambda x, i: F.embedding_bag(i[None], x[:, None]),
+    "written and thrown away": lambda x, i: x.clone().index_fill_(0, i, 0.0),
+    "a whole number divided": lambda x, i: torch.arange(2) // (i + 1).clamp(-1, 0),
+    "a remainder": lambda x, i: torch.arange(2) % (i + 1).clamp(-1, 0),
+    "a loss of numbers that are no chances": lambda x, i: F.binary_cross_entropy(x, x.clone()),
+    "drawn without weights": lambda x, i: torch.multinomial(-x, 2),
+    "a matrix that is not positive": lambda x, i: torch.linalg.cholesky(-torch.eye(2) * x[1]),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_nobody_reads_is_refused_too(name, grad):
+    """A result that is dropped, or of which only the shape is asked for"""
+    made = UNREAD[name]
+
+    def f(x, i):
+        y = made(x, i)
+        return x + 1 if y.dim() > 9 else x * 2
+
+    x = torch.arange(5.0).requires_grad_(grad)
+    for bad in (-(2**62), 1):
+        bytejit.reset()
+        i = torch.tensor([0, bad])
+        want, got = outcome(f, x, i), outcome(bytejit.compile(f), x, i)
+        if isinstance(want, torch.Tensor):
+            torch.testing.assert_close(got, want)
+        else:
+            assert got is want, (bad, got, want)
+
+
+# of rows x[i]: what is read of them, or only of some
+PARTS = {
+    "the first": lambda y: y[0] + 1,
+    "two": lambda y: y[:2].sin(),
+    "none": lambda y: y[:0] + 1,
+    "a column": lambda y: y[:, 0] + 1,
+    "the first of a sum": lambda y: y.sum(1)[:1] + 1,
+    "the first of a softmax": lambda y: y.softmax(1)[:1] * 2,
+    "the diagonal": lambda y: y.diagonal() * 2,
+    "cut": lambda y: F.pad(y * 2, (0, 0, 0, -2)) + 1,
+    "part of a concatenation": lambda y: torch.cat([y * 2, y * 3])[5:] + 1,
+    "rows at places": lambda y: y.sin()[torch.arange(2)] + 1,
+    "repeated": lambda y: y[:2].repeat(2, 1) * 2,
+    "a part and then all": lambda y: y.sin()[0] + y.sum(),
+    "every second": lambda y: y[::2] + 1,
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_what_was_refused(name, dynamic):
+    """A bad index is seen where only other rows are read"""
+    part, x = PARTS[name], torch.rand(6, 4)
+    c = bytejit.compile(lambda x, i: part(x[i]), dynamic=dynamic or None)
+    for k in range(4):
+        good = torch.tensor([3, 2, 1, 0])
+        torch.testing.assert_close(c(x, good), part(x[good]))
+        bad = good.clone()
+        bad[k] = 6
+        with pytest.raises(IndexError):
+            c(x, bad)

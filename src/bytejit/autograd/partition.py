@@ -28,6 +28,7 @@ from bytejit.codegen.aten.graph import (
     check,
     positions,
     renumbered,
+    stays,
 )
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.codegen.loops import index as ix
@@ -149,9 +150,9 @@ class _Partition:
 
     # ---- which node goes where ---------------------------------------------------------------------------------------
     def forward_calls(self) -> set[fx.Node]:
-        """The calls of the forward graph: all that its results and writes are computed from, and calls with effects."""
+        """The calls of the forward graph: all that its results and writes are computed from, and calls with effects or checks."""
         wanted = [p for o in self.results for p in positions(o)] + [m.position for m in self.joint.aten.mutations]
-        acting = [n for n in self.nodes if n in self.joint.forward and n.op == "call_function" and acts(n)]
+        acting = [n for n in self.nodes if n in self.joint.forward and n.op == "call_function" and stays(n)]
         return ancestors([*(self.flat[p] for p in wanted), *acting])
 
     def choose_recomputed(self, shown: Sequence[fx.Node]) -> set[fx.Node]:

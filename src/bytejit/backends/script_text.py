@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import OFFSETS, acts
+from bytejit.codegen.aten.graph import OFFSETS, acts, stays
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
@@ -66,8 +66,8 @@ def fixed_values(graph: fx.Graph, varying: Callable[[fx.Node], bool] = lambda n:
 
 
 def unread_effects(graph: fx.Graph) -> str:
-    """The first call that is made only for its effect, which TorchScript would remove; "" when there is none."""
-    return next((str(n.target) for n in graph.nodes if n.op == "call_function" and acts(n) and not n.users), "")
+    """The first call that is made only for its effect or check, which TorchScript would remove; "" when there is none."""
+    return next((str(n.target) for n in graph.nodes if n.op == "call_function" and not n.users and stays(n)), "")
 
 
 def turns_int(node: fx.Node, types: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, OutputValue, acts
+from bytejit.codegen.aten.graph import Aten, OutputValue, acts, stays
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.codegen.aten.run import run_aten
 from bytejit.common import registry
@@ -49,7 +49,7 @@ def split(aten: Aten, refuses: Refuses, least: int = 1) -> Split:
         if node.target is operator.getitem:
             if node.args[0] in taken:
                 taken.add(node)
-        elif acts(node):
+        elif acts(node) or not node.users and stays(node):
             refused[f"{name_of(node)}: it has an effect"] += 1
         elif reason := refuses(node):
             refused[f"{name_of(node)}: {reason}"] += 1

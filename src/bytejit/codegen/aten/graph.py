@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec
 from bytejit.errors import Bug
+
+from .recorded_values import is_view
 
 FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call, made by the code around the graph
 
@@ -196,6 +199,17 @@ def check(aten: Aten) -> Aten:
         if write.input >= inputs or not isinstance(outputs[write.position], torch.fx.Node):
             raise Bug(f"normalise: {write} of a graph with {inputs} inputs and {len(outputs)} outputs")
     return aten
+
+
+def stays(node: torch.fx.Node) -> bool:
+    """Whether a call is made where nobody reads its result: it acts, or may raise for values of its operands (an index out of
+    range), which is seen. An operator without a row may, unless it is a view."""
+    if acts(node):
+        return True
+    row = table().by_aten.get(str(node.target))
+    if row is not None:
+        return row.raises or row.refuses
+    return isinstance(node.target, torch._ops.OpOverload) and not is_view(node.target)
 
 
 def acts(node: torch.fx.Node) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from bytejit.fake.tensor import infer
 
 from .mutation import CannotNormalise
 from .refused_scalars import CONVERTED, INTEGERS, check_scalars
@@ -34,11 +36,52 @@ def _dims_repeated(given: dict) -> bool:
     return isinstance(dims, (list, tuple)) and len({d % span for d in dims}) < len(dims)
 
 
+def _is_mask(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8)
+
+
 def _too_many_indices(given: dict) -> bool:
-    """A mask counts as many dims as it has; None, and whole numbers, one each."""
-    masks = (torch.bool, torch.uint8)
-    used = (i.dim() if isinstance(i, torch.Tensor) and i.dtype in masks else 1 for i in given["indices"])
-    return sum(used) > given["self"].dim()
+    """A mask counts as many dims as it has; None, and whole numbers, one each. Masks of no dims are Python's alone."""
+    used = [i.dim() if _is_mask(i) else 1 for i in given["indices"]]
+    return sum(used) > given["self"].dim() or 0 in used
+
+
+def _badly_indexed(given: dict) -> bool:
+    """More indices than dims, or values that do not broadcast to what is indexed."""
+    return _too_many_indices(given) or not _fits(given["values"], indexed_shape(given["self"], given["indices"]))
+
+
+def indexed_shape(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple | None:
+    """The shape of x[indices]; None where masks decide it, or the indices do not broadcast (which meta kernels refuse)."""
+    found = {d: i for d, i in enumerate(indices) if i is not None}
+    used, tensors = list(found), list(found.values())
+    if any(_is_mask(i) for i in tensors):
+        return None
+    try:
+        chosen = torch.broadcast_shapes(*(i.shape for i in tensors))
+    except RuntimeError:
+        return None
+    rest = [n for d, n in enumerate(x.shape) if d not in used]
+    first = used[0] if used and used == list(range(used[0], used[-1] + 1)) else 0
+    return (*rest[:first], *chosen, *rest[first:])
+
+
+def _fits(x: torch.Tensor, shape: tuple | None) -> bool:
+    """Whether a tensor broadcasts to a shape."""
+    if shape is None:
+        return True
+    return x.dim() <= len(shape) and all(n == 1 or n == m for n, m in zip(reversed(x.shape), reversed(shape)))
+
+
+def _no_window(view: Any) -> Callable[[dict], bool]:
+    """Whether what is written over a view of a tensor has not its shape."""
+    names = [a.name for a in view._schema.arguments]
+
+    def refused(given: dict) -> bool:
+        window = infer(view, (given["self"],), {n: given[n] for n in names[1:] if n in given})
+        return window.dim() != given["src"].dim() or any(n != m for n, m in zip(window.shape, given["src"].shape))
+
+    return refused
 
 
 def _norm_mixed(given: dict) -> bool:
@@ -49,6 +92,7 @@ def _norm_mixed(given: dict) -> bool:
     return x.device.type == "cpu" and bool(found) and found != {x.dtype} and not (few and found == {torch.float32})
 
 
+aten = torch.ops.aten
 # operation -> whether torch refuses a call, by its arguments
 REFUSES: dict[str, Callable[[dict], bool]] = {
     "clamp": lambda given: given.get("min") is None and given.get("max") is None,
@@ -67,8 +111,14 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "any": _dims_repeated,
     "all": _dims_repeated,
     "squeeze": _dims_repeated,
-    "index_put": _too_many_indices,
-    "_unsafe_index_put": _too_many_indices,
+    "select_scatter": _no_window(aten.select.int),
+    "slice_scatter": _no_window(aten.slice.Tensor),
+    "diagonal_scatter": _no_window(aten.diagonal.default),
+    "index_fill": lambda given: given["index"].dtype is not torch.int64,
+    "index_copy": lambda given: given["index"].dtype is not torch.int64 or given["source"].dtype is not given["self"].dtype,
+    "index_select": lambda given: given["index"].dim() > 1 or given["index"].dtype not in (torch.int32, torch.int64),
+    "index_put": _badly_indexed,
+    "_unsafe_index_put": _badly_indexed,
 }
 LOOKED_AT = REFUSES.keys() | CONVERTED.keys() | INTEGERS.keys()
 

@@ -44,11 +44,20 @@ def check_scalars(name: str, given: dict) -> None:
             raise CannotNormalise(f"a number that {kind} cannot hold")
 
 
+def holds_all(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether torch converts each number of one dtype to another."""
+    if other is torch.bool or other is dtype:
+        return True
+    limits = torch.finfo(other) if other.is_floating_point else torch.iinfo(other)
+    return holds(dtype, limits.min) and holds(dtype, limits.max)
+
+
 def holds(dtype: torch.dtype, value: int | float) -> bool:
-    """Whether torch converts a number to a dtype: unsigned dtypes take negative numbers as large as their largest."""
+    """Whether torch converts a number to a dtype: unsigned dtypes take negative whole numbers as large as their largest."""
     if dtype is torch.bool or dtype.is_complex:
         return True
     if dtype.is_floating_point:
         return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     limits = torch.iinfo(dtype)
-    return value == value and (limits.min or -limits.max) <= value <= limits.max
+    least = limits.min or (-limits.max if type(value) is int else 0)
+    return value == value and least <= value <= limits.max

@@ -15,7 +15,7 @@ from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec, infer
 from bytejit.fake.tensor import spec_of as fake_spec
 
-from .graph import acts
+from .graph import stays
 
 aten = torch.ops.aten
 VIEWS = frozenset(
@@ -141,9 +141,9 @@ def sole_user(node: fx.Node) -> fx.Node | None:
 
 
 def drop_dead(graph: fx.Graph) -> None:
-    """Erase calls that nothing reads, last first, except those with effects."""
+    """Erase calls that nothing reads, last first, except those with effects or checks (`stays`)."""
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not acts(node):
+        if node.op == "call_function" and not node.users and not stays(node):
             graph.erase_node(node)
 
 

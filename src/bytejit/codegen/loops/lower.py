@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.graph import acts
+from bytejit.codegen.aten.graph import stays
 from bytejit.codegen.aten.writes import written
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value, ir_dtype, promote
@@ -69,7 +69,7 @@ def lower(aten: Any) -> Loops:
         if node.op == "placeholder":
             env[node] = _placeholder(ctx, node)
         elif node.op == "call_function":
-            if not node.users and not acts(node):
+            if not node.users and not stays(node):
                 continue
             env[node] = lower_node(ctx, node, env)
         elif node.op != "output":
@@ -106,13 +106,14 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
         return args[0][args[1]]
     target = str(node.target)
     row = table().by_aten.get(target)
-    if row is not None and row.kind != "extern" and _nothing(node.meta["spec"]):
+    library = row is not None and row.kind == "extern"
+    nothing = _nothing(node.meta["spec"])
+    if row is not None and not library and nothing and not row.refuses:
         # a result without elements needs no rule: views of an empty tensor would divide by zero
         return ctx.map(lambda c: ctx.const(0, acc_dtype(ir_dtype(node.meta["spec"]))))
     if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:
         args = _bring(ctx, args)
-    library = row is not None and row.kind == "extern"
-    if row is not None and not library and supported(node.meta["spec"]) and _same_device(ctx, args):
+    if row is not None and not library and not nothing and supported(node.meta["spec"]) and _same_device(ctx, args):
         mark = len(ctx.steps)
         try:
             if row.lower is not None:

@@ -10,14 +10,17 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from bytejit.codegen.aten.graph import stays
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, SHORT, acc_dtype, torch_dtype
 from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.errors import Bug
 
 from . import index as ix
 from .index import Index, Sym, Val, var
 from .ir import Axis, Buffer, Extern, Kernel, LoopNest, Reduce, Store, View
+from .simplify import may_raise_itself
 from .sizes import Real
 
 
@@ -205,11 +208,16 @@ class Lowering:
             raise NoRule(f"{name} of {args[0].dtype}")
         if dtype is None:
             dtype = "b8" if rule == "bool" else args[0].dtype
-        return self.cons.op(name, args, dtype, self.where, attr)
+        made = self.cons.op(name, args, dtype, self.where, attr)
+        if may_raise_itself(made) and not stays(self.node):
+            raise Bug(f"{name}, which may raise, in the row of {self.node.target}, which does not say `refuses`")
+        return made
 
     def bound(self, e: Expr, size: Any, label: str, wrap: bool = True) -> Index:
         """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or
-        refused."""
+        refused. Raises: NoRule for a dim without elements: where the check fails the first one is read."""
+        if isinstance(size, int) and size == 0:
+            raise NoRule("a place in nothing")
         e = self.cast(e, "i64")
         limit = self.const(size, "i64")
         check = self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label)

@@ -259,10 +259,19 @@ def work(roots: Iterable[Expr]) -> int:
     return cost(found) + len(loads(found))
 
 
+def may_raise_itself(e: Expr) -> bool:
+    """Whether a node may set the error flag: for an index out of range, for a whole number divided by zero."""
+    return e.kind == "op" and table().by_name[e.name].raises and e.dtype[0] in "iu"
+
+
+def checks(roots: Iterable[Expr]) -> list[Expr]:
+    """The nodes at and below roots that may set the error flag, each once."""
+    return [e for e in walk(tuple(roots)) if may_raise_itself(e)]
+
+
 def may_raise(roots: Iterable[Expr]) -> bool:
-    """Whether evaluating can set the error flag (an index out of range, an integer division by zero)."""
-    rows = table().by_name
-    return any(e.kind == "op" and rows[e.name].raises and e.dtype[0] in "iu" for e in walk(tuple(roots)))
+    """Whether evaluating can set the error flag."""
+    return any(map(may_raise_itself, walk(tuple(roots))))
 
 
 def kernel_roots(k: Kernel) -> tuple[Expr, ...]:

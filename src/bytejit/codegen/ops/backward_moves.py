@@ -346,7 +346,7 @@ _adaptive_max_pool_backward(3)
 
 
 # ---- embedding ----------------------------------------------------------------------------------------------------
-@row("embedding_backward", "embedding_dense_backward")
+@row("embedding_backward", "embedding_dense_backward", refuses=True)
 def embedding_backward(ctx: Lowering, g: Value, at: Value, rows: Any, padding: int, by_frequency: bool) -> Value:
     """Tokens are added up in their order on the CPU. On a GPU a table of a few rows is a sum for each, and torch's kernel does
     others: both the same each time."""

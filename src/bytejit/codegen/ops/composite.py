@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.aten.refused_scalars import holds_all
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, torch_dtype
 from bytejit.common.pointwise_ops import POINTWISE
 
 from .pointwise import aten, known
-from .table import op
+from .table import lowers, op
 
 
 class F:
@@ -147,7 +148,7 @@ def _div_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -
     return ctx.map(lambda c: ctx.op(name, ctx.read(a, c, dtype), ctx.read(b, c, dtype)))
 
 
-op("div_mode", aten("div.Tensor_mode", "div.Scalar_mode"), "composite", arity=2, lower=_div_mode)
+op("div_mode", aten("div.Tensor_mode", "div.Scalar_mode"), "composite", arity=2, lower=_div_mode, refuses=True)
 
 
 def power(x: F, n: float) -> F:
@@ -280,11 +281,23 @@ op(
 )
 op(
     "masked_fill",
-    aten("masked_fill.Scalar", "masked_fill.Tensor"),
+    aten("masked_fill.Scalar"),
     "composite",
     arity=3,
     lower=lambda ctx, x, mask, value: _where(ctx, mask, value, x),
 )
+
+
+@lowers("composite", "masked_fill_tensor", ("masked_fill.Tensor",), refuses=True)
+def masked_fill_tensor(ctx: Lowering, x: Value, mask: Value, value: Value) -> Value:
+    check_holds(x, value)
+    return _where(ctx, mask, value, x)
+
+
+def check_holds(x: Value, value: Any) -> None:
+    """Raises: NoRule for a number in a tensor that a tensor's dtype may not hold: torch looks at it."""
+    if isinstance(value, Value) and not holds_all(torch_dtype(x.dtype), torch_dtype(value.dtype)):
+        raise NoRule("a number of a wider dtype")
 
 
 def _lerp(ctx: Lowering, a: Any, b: Any, w: Any) -> Value:

@@ -23,7 +23,7 @@ def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
 
 # ---- indices from memory
 # ------------------------------------------------------------------------------------------------
-@row("embedding", "embedding")
+@row("embedding", "embedding", refuses=True)
 def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
     n = len(at.shape)
 
@@ -34,7 +34,7 @@ def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
     return ctx.map(element)
 
 
-@row("gather", "gather")
+@row("gather", "gather", refuses=True)
 def gather(ctx: Lowering, x: Value, dim: int, at: Value, *, sparse_grad: bool = False) -> Value:
     dim = wrap_dim(dim, len(x.shape))
     if not x.shape or not at.shape:
@@ -47,7 +47,7 @@ def gather(ctx: Lowering, x: Value, dim: int, at: Value, *, sparse_grad: bool = 
     return ctx.map(element)
 
 
-@row("index_select", "index_select")
+@row("index_select", "index_select", refuses=True)
 def index_select(ctx: Lowering, x: Value, dim: int, at: Value) -> Value:
     dim = wrap_dim(dim, len(x.shape))
     if not x.shape or not at.shape:
@@ -73,7 +73,7 @@ def numbers(*sizes: Any) -> None:
         raise NoRule("a symbolic size")
 
 
-@row("index", "index.Tensor", "_unsafe_index.Tensor")
+@row("index", "index.Tensor", "_unsafe_index.Tensor", refuses=True)
 def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
     """x[i, None, j]: whole-number index tensors, broadcast; where they are apart, their dims come first."""
     used = [d for d, i in enumerate(indices) if i is not None]
@@ -97,7 +97,7 @@ def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
 MOST = 1 << 16  # numbers of a sorted row up to which the steps to a place in it are unrolled
 
 
-@row("searchsorted", "searchsorted.Tensor")
+@row("searchsorted", "searchsorted.Tensor", refuses=True)
 def searchsorted(
     ctx: Lowering,
     rows: Value,

@@ -52,7 +52,7 @@ class Targets:
         return ctx.op("select", skip, zero, value, dtype=acc), ctx.op("select", skip, zero, w, dtype=acc)
 
 
-@row("nll_loss_forward", "nll_loss_forward", "nll_loss2d_forward")
+@row("nll_loss_forward", "nll_loss_forward", "nll_loss2d_forward", refuses=True)
 def nll_loss_forward(ctx: Lowering, x: Value, target: Value, weight: Any, reduction: int, ignore: int) -> tuple[Value, Value]:
     """(loss, sum of weights) of x [rows, classes, ...] and target [rows, ...]."""
     rows, acc = Targets(ctx, x, target, weight, ignore), acc_dtype(x.dtype)

@@ -273,7 +273,7 @@ def col2im(ctx: Lowering, x: Value, size: Any, kernel: Any, dilation: Any, paddi
 
 
 # ---- elements by their number -------------------------------------------------------------------------------------
-@view("take", "take")
+@view("take", "take", refuses=True)
 def take(ctx: Lowering, x: Value, at: Value) -> Value:
     """x[i] with x as one row."""
     total = ix.size_of(math.prod(x.shape, start=ix.ONE))

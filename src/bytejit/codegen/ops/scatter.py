@@ -25,7 +25,7 @@ from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
 from bytejit.common.dtypes import acc_dtype
 from bytejit.common.spec import wrap_dim
 
-from .composite import F
+from .composite import F, check_holds
 from .gather import broadcast, row
 from .view import both, clamped, view, within
 
@@ -76,7 +76,7 @@ def indices_of(ctx: Lowering, *at: Value) -> None:
 
 
 # ---- index_put ----------------------------------------------------------------------------------------------------
-@row("index_put", "index_put", "_unsafe_index_put")
+@row("index_put", "index_put", "_unsafe_index_put", refuses=True)
 def index_put(ctx: Lowering, x: Value, indices: Any, values: Value, accumulate: bool = False) -> Value:
     """x[i, :, j] = values, or += of them: whole numbers, broadcast; a mask where a value for each place is not wanted."""
     used = [d for d, i in enumerate(indices) if i is not None]
@@ -146,14 +146,14 @@ def _along(
     return update(ctx, x, shape, place, mode)
 
 
-@row("index_copy", "index_copy")
+@row("index_copy", "index_copy", refuses=True)
 def index_copy(ctx: Lowering, x: Value, dim: int, at: Value, source: Value) -> Value:
     if len(source.shape) != len(x.shape):
         raise NoRule("index_copy of fewer dims")
     return _along(ctx, x, dim, at, lambda c: ctx.read(source, c), "set", "index_copy")
 
 
-@row("index_add", "index_add")
+@row("index_add", "index_add", refuses=True)
 def index_add(ctx: Lowering, x: Value, dim: int, at: Value, source: Value, *, alpha: Any = 1) -> Value:
     added(ctx, x)
     if len(source.shape) != len(x.shape) or source.dtype != x.dtype:
@@ -166,8 +166,9 @@ def index_add(ctx: Lowering, x: Value, dim: int, at: Value, source: Value, *, al
     return _along(ctx, x, dim, at, value, "add", "index_add")
 
 
-@row("index_fill", "index_fill.int_Scalar", "index_fill.int_Tensor")
+@row("index_fill", "index_fill.int_Scalar", "index_fill.int_Tensor", refuses=True)
 def index_fill(ctx: Lowering, x: Value, dim: int, at: Value, value: Any) -> Value:
+    check_holds(x, value)
     work = acc_dtype(x.dtype)
     return _along(ctx, x, dim, at, lambda c: ctx.read(value, (), work), "set", "index_fill", turn=True)
 
@@ -176,8 +177,8 @@ def index_fill(ctx: Lowering, x: Value, dim: int, at: Value, value: Any) -> Valu
 def _scattered(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[..., Expr], mode: str) -> Value:
     """x with value(c) at c, but for dim, where a tensor of x's rank says the place."""
     indices_of(ctx, at)
-    if not x.shape or not at.shape:
-        raise NoRule("scatter of 0-dim tensors")
+    if not x.shape or len(at.shape) != len(x.shape):
+        raise NoRule("scatter of 0-dim tensors, or of nothing")
     dim = wrap_dim(dim, len(x.shape))
     n = at.shape[dim]
     few = isinstance(n, int) and n <= FEW and x.shape[dim] != 1  # where only one place is, none is asked for
@@ -209,25 +210,25 @@ def _asked(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[..., Ex
     return ctx.map(element)
 
 
-@row("scatter_src", "scatter.src")
+@row("scatter_src", "scatter.src", refuses=True)
 def scatter_src(ctx: Lowering, x: Value, dim: int, at: Value, src: Value) -> Value:
     if src.dtype != x.dtype:
         raise NoRule("scatter of another dtype")
     return _scattered(ctx, x, dim, at, lambda c, mask=None: ctx.cast(ctx.load(src, c, mask), acc_dtype(x.dtype)), "set")
 
 
-@row("scatter_value", "scatter.value")
+@row("scatter_value", "scatter.value", refuses=True)
 def scatter_value(ctx: Lowering, x: Value, dim: int, at: Value, value: Any) -> Value:
     return _scattered(ctx, x, dim, at, lambda c, mask=None: ctx.const(value, acc_dtype(x.dtype)), "set")
 
 
-@row("scatter_add", "scatter_add")
+@row("scatter_add", "scatter_add", refuses=True)
 def scatter_add(ctx: Lowering, x: Value, dim: int, at: Value, src: Value) -> Value:
     added(ctx, x)
     return _scattered(ctx, x, dim, at, lambda c: ctx.load(src, c), "add")
 
 
-@row("scatter_reduce", "scatter_reduce.two")
+@row("scatter_reduce", "scatter_reduce.two", refuses=True)
 def scatter_reduce(ctx: Lowering, x: Value, dim: int, at: Value, src: Value, reduce: str, *, include_self: bool = True) -> Value:
     if reduce != "sum" or not include_self:
         raise NoRule("another reduction than sums")

@@ -57,6 +57,7 @@ class Op:
     dtypes: frozenset[str] = FLOATS | INTS  # dtypes of operand 0 that the row takes
     cost: int = 1  # per element, in additions
     raises: bool = False  # may set the error flag: never moved above a write to an input
+    refuses: bool = False  # rows with a lower function: it may raise for values of its operands, as `raises` says of others
     # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
     rounds: tuple[int, ...] = ()
     # lower(ctx, *args, **kwargs) for composite, reduce, view, create rows; the node is ctx.node

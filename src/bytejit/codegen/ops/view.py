@@ -19,9 +19,9 @@ from bytejit.common.spec import contiguous_stride, wrap_dim
 from .table import Lower, lowers
 
 
-def view(name: str, *overloads: str) -> Callable[[Lower], Lower]:
+def view(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
     """Declares a row of kind view whose lower function is decorated."""
-    return lowers("view", name, overloads)
+    return lowers("view", name, overloads, **fields)
 
 
 def reshape_coords(new: tuple, old: tuple, coords: tuple) -> tuple:

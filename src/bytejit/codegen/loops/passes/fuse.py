@@ -214,6 +214,7 @@ class Merger:
         """One kernel of both, in the second's place; False when their rows do not meet."""
         both = {first.id, second.id}
         outside = {b for b in first.writes | second.writes if b in self.outputs or self.read_apart(b, both)}
+        outside |= {b for b in first.writes | second.writes if not self.readers.get(b)}  # computed for its checks
         assert isinstance(first.step, Kernel) and isinstance(second.step, Kernel)
         merged = fuse_kernels.fuse_pair(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
         if merged is None:

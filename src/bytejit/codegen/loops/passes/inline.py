@@ -14,6 +14,7 @@ from bytejit.codegen.loops.simplify import (
     Rewriter,
     axes_below,
     bytes_of,
+    checks,
     cost,
     elements,
     innermost,
@@ -78,7 +79,8 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
             near = readers.get(store.buffer, [])
             apart = not launches and transposes(new, loops.buffers) and not all(map(flexible, near))
             again = launches and free_again(new, store) or large_again(new, store, near, loops.buffers, launches)
-            if again or not apart and worth_inlining(new, store, near, loops.buffers):
+            good = again or not apart and worth_inlining(new, store, near, loops.buffers)
+            if good and makes_checks(near, store, sizes):
                 inlined[store.buffer] = new, store
                 continue
         steps.append(new)
@@ -107,6 +109,30 @@ def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
         else:
             total += more
     return out
+
+
+def makes_checks(readers: list[Kernel], store: Store, sizes: dict[str, Any]) -> bool:
+    """Whether some reader computes a value at all points for which the value checks an index or a divisor: one that reads a part
+    of it checks that part alone."""
+    found = checks((store.value,))
+    if not found:
+        return True
+    names = set().union(*map(axes_below, found))
+    dims = {d: sizes[name] for d, c in enumerate(store.coords) for name in ix.variables(c) & names}
+    own = [e for k in readers for e in loads(kernel_roots(k)) if e.name == store.buffer]
+    return any(
+        (e.mask is None or not e.mask.loads) and reaches_all([(e.attr[d], n) for d, n in dims.items()], sizes) for e in own
+    )
+
+
+def reaches_all(coords: list[tuple[ix.Index, Any]], sizes: dict[str, Any]) -> bool:
+    """Whether coordinates, each with the size of its dim, take all values: from first to last, at no fewer points."""
+    free = set().union(*(ix.variables(c) for c, _ in coords))
+    for c, n in coords:
+        low, high = ix.bounds(c, sizes)
+        if low > 0 or high < ix.hint(n) - 1:
+            return False
+    return points(Axis(name, sizes[name]) for name in free) >= points(Axis("", n) for _, n in coords)
 
 
 def loses_check(read: Expr, store: Store) -> bool:

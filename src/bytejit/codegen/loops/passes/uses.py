@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops.ir import Extern, Kernel, Loops, View, updates
-from bytejit.codegen.loops.simplify import drop_unused, kernel_roots, loads, written
+from bytejit.codegen.loops.simplify import checks, drop_unused, kernel_roots, loads, written
 
 
 def views_in(x: Any) -> list[View]:
@@ -28,16 +28,30 @@ def writes(step: Kernel | Extern) -> list[str]:
     return [o for o in step.outs if o] if isinstance(step, Extern) else written(step)
 
 
+def with_checks(whole: Kernel, left: Kernel | None) -> Kernel | None:
+    """What is left of a kernel, with the stores whose checks went with what was dropped; all of it where a reduction's did."""
+    lost = set(map(id, checks(kernel_roots(whole)))) - set(map(id, checks(kernel_roots(left)) if left else ()))
+    if not lost:
+        return left
+    kept = set(written(left) if left else ())
+    kept |= {s.buffer for p in whole.nests for s in p.stores if lost & set(map(id, checks(s.roots())))}
+    found = drop_unused(whole, lambda s: s.buffer in kept)
+    return found if found and lost <= set(map(id, checks(kernel_roots(found)))) else whole
+
+
 def drop_dead(loops: Loops) -> Loops:
     """Without kernels, stores and buffers that no output needs. Extern calls stay: lower kept only those that
-    matter."""
+    matter. So do stores whose checks (of an index, of a divisor) nobody else makes."""
     needed = {r.view.buffer for r in loops.outputs if r.view is not None}
     steps: list[Any] = []
     for step in reversed(loops.steps):
         if isinstance(step, Kernel):
             own = set(reads(step))
             left = drop_unused(step, lambda s: s.buffer in needed or s.buffer in own)
-            if left is None or not any(b in needed for b in written(left)):
+            if left is not None and not any(b in needed for b in written(left)):
+                left = None
+            left = with_checks(step, left)
+            if left is None:
                 continue
             step = left
         needed.update(reads(step))
