@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import xml.etree.ElementTree as xml
@@ -13,7 +14,9 @@ import torch
 
 import bytejit
 from bytejit.commands import COMMANDS
-from bytejit.tools import bench
+from bytejit.tools import bench, loading
+
+from .models.zoo import torchvision
 
 CODE = "import torch\ndef case():\n    return torch.nn.ReLU(), (torch.randn(64),)\ndef raises():\n    raise ValueError('no')\n"
 
@@ -77,3 +80,39 @@ def test_a_child_that_dies_and_a_table() -> None:
     assert bench.picture("a<b", results).count("<rect") == 3 and "a&lt;b" in bench.picture("a<b", results)
     assert bench.furthest({"x": torch.ones(2)}, {"x": torch.zeros(2)}) == 1.0 and bench.furthest(1, 1) is None
     assert bytejit.compile is not torch.compile
+
+
+# ---- models by name ----------------------------------------------------------------------------------------------------
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+WHISPER = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+KINDS = {
+    "bert": SMALL,
+    "vit": SMALL,
+    "t5": {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2},
+    "whisper": {**WHISPER, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
+    "clip": {"text_config": SMALL, "vision_config": SMALL, "projection_dim": 8},
+    "wav2vec2": SMALL,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_of_transformers_get_what_they_take(kind: str) -> None:
+    """Text, pictures, sounds, both sides of an encoder and a decoder."""
+    transformers = pytest.importorskip("transformers")
+    if importlib.util.find_spec("torchvision"):
+        torchvision()
+    config = transformers.AutoConfig.for_model(kind, **KINDS[kind])
+    of_that = SimpleNamespace(for_model=lambda name: config)
+    library = SimpleNamespace(AutoConfig=of_that, AutoModel=transformers.AutoModel)
+    case = loading.of_transformers(library, kind)
+    assert case is not None
+    with torch.no_grad():
+        assert isinstance(case.target(*case.args)[0], torch.Tensor)
+    assert loading.of_transformers(transformers, "no-such") is None
+
+
+def test_models_of_torchvision_get_what_they_take() -> None:
+    models = torchvision().models
+    names = ("r3d_18", "fcn_resnet50", "raft_small", "resnet18")
+    cases = [loading.of_torchvision(SimpleNamespace(models=models), name) for name in names]
+    assert [len(c.args) for c in cases] == [1, 1, 2, 1] and [c.args[0].dim() for c in cases] == [5, 4, 4, 4]

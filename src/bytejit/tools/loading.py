@@ -131,13 +131,22 @@ def module_of(name: str, space: dict[str, Any]) -> Any:
 
 
 # ---- models by name ----------------------------------------------------------------------------------------------------
+FRAMES, TOKENS, SAMPLES = 16, 128, 16000  # of a video, a text, a second of sound
+
+
 def of_torchvision(library: Any, name: str) -> Case | None:
-    """A model of torchvision's with random weights, and an image; None where it has none of that name."""
+    """A model of torchvision's with random weights, and what its kind takes; None where it has none of that name."""
     if name not in library.models.list_models():
         return None
-    model = library.models.get_model(name, weights=None).eval()
+    builder = library.models.get_model_builder(name)
+    backbone = {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
+    model = builder(weights=None, **backbone).eval()
     side = 299 if name == "inception_v3" else 224
-    return Case(name, model, (torch.randn(1, 3, side, side),))
+    kind = builder.__module__.split(".")[2:3]
+    if kind == ["optical_flow"]:
+        return Case(name, model, (torch.randn(1, 3, side, side), torch.randn(1, 3, side, side)))
+    shape = (3, FRAMES, side, side) if kind == ["video"] else (3, side, side)
+    return Case(name, model, (torch.randn(1, *shape),))
 
 
 def of_timm(library: Any, name: str) -> Case | None:
@@ -149,14 +158,31 @@ def of_timm(library: Any, name: str) -> Case | None:
 
 
 def of_transformers(library: Any, name: str) -> Case | None:
-    """A model of transformers' of a type such as `bert`, with its default configuration and random weights, and 128 tokens."""
+    """A model of transformers' of a type such as `bert`, with its default configuration, random weights, and what it takes."""
     try:
         config = library.AutoConfig.for_model(name)
     except ValueError:
         return None
     config.use_cache = False
     model = library.AutoModel.from_config(config).eval()
-    return Case(name, model, (torch.randint(0, config.vocab_size, (1, 128)),))
+    parameters = inspect.signature(model.forward).parameters
+    given = {n: made for n in parameters if (made := input_of(config, n)) is not None}
+    last = max((i for i, n in enumerate(parameters) if n in given), default=-1)
+    return Case(name, model, tuple(given.get(n) for n in list(parameters)[: last + 1]))
+
+
+def input_of(config: Any, name: str) -> torch.Tensor | None:
+    """An input of one of transformers' models by the name of its parameter; None for those that it can do without."""
+    words, images = (getattr(config, part, config) for part in ("text_config", "vision_config"))
+    if name == "input_ids" or name == "decoder_input_ids" and config.is_encoder_decoder:
+        size = getattr(words, "vocab_size", 0)
+        return torch.randint(0, size, (1, min(TOKENS, getattr(words, "max_position_embeddings", TOKENS)))) if size else None
+    if name == "pixel_values" and hasattr(images, "image_size"):
+        sides = images.image_size if isinstance(images.image_size, (tuple, list)) else (images.image_size,) * 2
+        return torch.randn(1, getattr(images, "num_channels", 3), *sides)
+    if name == "input_features" and hasattr(config, "num_mel_bins"):
+        return torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions)
+    return torch.randn(1, SAMPLES) if name == "input_values" and hasattr(config, "conv_dim") else None
 
 
 MODELS: dict[str, Callable[[Any, str], Case | None]] = {
