@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -90,6 +91,25 @@ def test_unknown_variables_are_warned_of_once_with_the_nearest_name():
         assert Options.from_env({"BYTEJIT_QQQ": "1"}) == Options()
     text = said("import bytejit; bytejit.config.reload()", BYTEJIT_RECOMPILE_LIMITS="3")
     assert text.count("did you mean BYTEJIT_RECOMPILE_LIMIT?") == 1
+
+
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        ("MODE", "fastest", "BYTEJIT_MODE='fastest': unknown mode 'fastest'. Known: default"),
+        ("LOGS", "breaks,bogus", "BYTEJIT_LOGS='breaks,bogus': unknown kind of log 'bogus'. Known: breaks"),
+        (
+            "ACTIVATION_MEMORY_BUDGET",
+            "2",
+            "BYTEJIT_ACTIVATION_MEMORY_BUDGET='2': option activation_memory_budget is 2.0: expected",
+        ),
+        ("RECOMPILE_LIMIT", "many", "BYTEJIT_RECOMPILE_LIMIT='many' is no int"),
+        ("CHECK", "maybe", "BYTEJIT_CHECK='maybe' is no bool"),
+    ],
+)
+def test_bad_values_name_the_variable(name, value, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Options.from_env({f"BYTEJIT_{name}": value})
 
 
 # ---- decorators ------------------------------------------------------------------------------------------------------

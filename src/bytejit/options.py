@@ -89,8 +89,15 @@ class Options:
         Raises: ValueError (a bad value).
         """
         warn_of_unknown(environ)
-        found = {name: environ.get(f"BYTEJIT_{name.upper()}") for name in FIELDS}
-        return cls().replace(**{name: _parse(name, text) for name, text in found.items() if text is not None})
+        made = cls()
+        for name in FIELDS:
+            if (text := environ.get(PREFIX + name.upper())) is not None:
+                value = _parse(name, text)
+                try:
+                    made = made.replace(**{name: value})
+                except ValueError as e:
+                    raise ValueError(f"{PREFIX}{name.upper()}={text!r}: {e}") from None
+        return made
 
 
 FIELDS: dict[str, str] = {field.name: str(field.type) for field in dataclasses.fields(Options)}
