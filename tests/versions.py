@@ -70,7 +70,7 @@ class Pair:
 # the newest last: what CI takes
 PAIRS = (
     Pair("3.11", "2.11.0"),
-    Pair("3.11", "2.12.1"),
+    Pair("3.12", "2.12.1"),
     Pair("3.11", "2.13.0"),
     Pair("3.13", "2.14.1"),
     Pair("3.12", "2.15.0"),

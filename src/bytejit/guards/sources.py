@@ -209,6 +209,14 @@ class Called(Step):
 
 
 @source
+class SetCopy(Step):
+    """A new set of a set's items: the order in which it is gone through may be another than that of the set itself."""
+
+    base: Source
+    text = "{{{{*{0}}}}}"
+
+
+@source
 class TensorGrad(Step):
     """`.grad` of a tensor."""
 

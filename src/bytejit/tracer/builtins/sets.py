@@ -13,7 +13,10 @@ from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
 
 def _set_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return SetVar(elements(t, t.iteration.iterate(args[0])) if args else {}, cls)
+        of = t.values.real(args[0]) if args else SetVar({})
+        if isinstance(of, SetVar) or (isinstance(of, Known) and type(of.obj) is frozenset):
+            return copied_set(t, of, cls)
+        return SetVar(elements(t, t.iteration.iterate(of)), cls)
 
     MODELS[cls] = make
 
@@ -31,7 +34,7 @@ def on_set(*names: str, writes: bool = False) -> Callable:
                     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
                         s = base_of(args[0])
                         if isinstance(s, Known):
-                            s = SetVar({k: t.values.constant(k) for k in s.obj}, type(s.obj))
+                            s = copied_set(t, s, type(s.obj))
                         if not isinstance(s, SetVar):
                             raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__} that is not modelled")
                         if writes:
@@ -90,7 +93,19 @@ def set_pop(t: Tracer, s: SetVar, args: list[Var]) -> Var:
 
 @on_set("copy")
 def set_copy(t: Tracer, s: SetVar, args: list[Var]) -> Var:
-    return SetVar(dict(s.items), s.cls)
+    return copied_set(t, s, s.cls)
+
+
+def copied_set(t: Tracer, s: SetVar | Known, cls: type) -> SetVar:
+    """A new set of a set's elements, which knows its order if that set is one from outside, or such a copy, as it was."""
+    if isinstance(s, Known):
+        made = SetVar({k: t.values.constant(k) for k in s.obj}, cls)
+        made.copied = s
+        return made
+    made = SetVar(dict(s.items), cls)
+    if id(s) not in t.effects.touched:
+        made.copied = s if s.real is not None else s.copied
+    return made
 
 
 @on_set("union")

@@ -180,13 +180,14 @@ class ProxyVar(DictVar):
 
 
 class SetVar(Var):
-    """A set or frozenset. `items`: hashable key -> element Var."""
+    """A set or frozenset. `items`: hashable key -> element Var. `copied`: the one from outside that it was made of."""
 
-    __slots__ = ("items", "cls", "real")
+    __slots__ = ("copied", "items", "cls", "real")
 
     def __init__(self, items: Any, cls: type = set, source: Source | None = None, real: Any = None) -> None:
         super().__init__(source)
         self.items, self.cls, self.real = items, cls, real
+        self.copied: SetVar | Known | None = None
 
 
 VIEWS = {(of, kind): type(getattr(of(), kind)()) for of in (dict, OrderedDict) for kind in ("keys", "values", "items")}

@@ -66,9 +66,12 @@ def mapping_proxy(out: Statements, v: ProxyVar) -> str:
 
 
 def make_set(out: Statements, v: SetVar) -> str:
-    inside = out.many(v.items.values())
+    if v.copied is not None and not {id(v), id(v.copied)} & {*out.t.effects.touched}:
+        inside = out.value(v.copied)  # a copy has an order of its own
+    else:
+        inside = f"({out.many(v.items.values())})"
     name = out.new_name(v)
-    out.lines.append(f"{name} = {out.bind(v.cls)}(({inside}))")
+    out.lines.append(f"{name} = {out.bind(v.cls)}({inside})")
     return name
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bytejit.guards.sources import SetCopy
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar
@@ -75,10 +76,16 @@ class Iteration(Component):
 
     def set_order(self, v: SetVar) -> list[Var]:
         """The order in which a set made in the trace iterates: that of a real set built the same way."""
-        try:
-            order = list(v.cls(v.items)) if all(map(is_constant, v.items)) else None
-        except TypeError:
-            order = None
+        order: list | None = None
+        if v.copied is not None and id(v) not in self.t.effects.touched:
+            order = [*{*(v.copied.obj if isinstance(v.copied, Known) else v.copied.real)}]
+            if v.copied.source is not None:
+                self.t.guard("SET_ITEMS", SetCopy(v.copied.source), tuple(order))
+        elif all(map(is_constant, v.items)):
+            try:
+                order = list(v.cls(v.items))
+            except TypeError:
+                pass
         if order is None:
             raise Break("iterating a set whose order depends on addresses")
         return [v.items[k] for k in order]
