@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 import bytejit
-from bytejit.compat.probes import PROBES, missing, refused, untested
+from bytejit.compat.probes import PROBES, free_threaded, missing, refused, untested
 from bytejit.compat.table import PYTHONS, ROWS, TORCHES
 from bytejit.kernels.disk import Disk
 from bytejit.kernels.scratch import temporary
@@ -87,7 +87,8 @@ def check_interfaces() -> Finding:
     """The private interfaces of torch and CPython, and the child process that reads memory as compiled guards do."""
     why, new, lost = refused(), untested(), [*missing()]
     if why:
-        return Finding("interfaces", BROKEN, why, f"install torch {' to '.join(TORCHES)} and CPython {' to '.join(PYTHONS)}")
+        kind = "CPython with the GIL," if free_threaded() else "CPython"
+        return Finding("interfaces", BROKEN, why, f"install torch {' to '.join(TORCHES)} and {kind} {' to '.join(PYTHONS)}")
     failed = PROBES.failed("layouts")
     if failed:
         lost += [row for row in ROWS if row.probe == "child"]

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import api
+from bytejit import api, verify
 from bytejit.common import caches
 from bytejit.compat import probes, table
 from bytejit.compat.probes import BEGIN, PROBES, Probes, search_path
@@ -199,6 +199,17 @@ def test_a_newer_torch_that_is_not_supported(newer: pytest.MonkeyPatch, lost: bo
         assert bytejit.compile(twice)(torch.ones(1)) == 2
     assert not bytejit.counters.total("graphs")
     with pytest.raises(bytejit.exc.Unsupported, match="torch 2.99.0"):
+        bytejit.compile(twice, fullgraph=True)
+
+
+def test_a_python_without_the_gil_is_refused_in_one_sentence(newer: pytest.MonkeyPatch) -> None:
+    newer.setattr(sys, "abiflags", "t")
+    with pytest.warns(RuntimeWarning, match=r"free-threaded .*: functions run as they are") as said:
+        assert bytejit.compile(twice)(torch.ones(1)) == 2
+        assert bytejit.compile(lambda x: x + 1)(torch.ones(1)) == 2
+    assert len(said) == 1 and not bytejit.counters.total("graphs")
+    assert verify.check_interfaces().state == verify.BROKEN
+    with pytest.raises(bytejit.exc.Unsupported, match="free-threaded"):
         bytejit.compile(twice, fullgraph=True)
 
 

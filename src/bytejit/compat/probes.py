@@ -171,6 +171,11 @@ def untested() -> str:
     return " and ".join(said)
 
 
+def free_threaded() -> bool:
+    """Whether this Python was built without the GIL: its objects lie otherwise in memory, and threads change them at any time."""
+    return "t" in sys.abiflags
+
+
 @functools.cache
 def refused() -> str:
     """Why nothing is compiled in this process; "" where all that is needed is there. Warns once where it is told so.
@@ -183,6 +188,8 @@ def refused() -> str:
         why = f"this torch or Python has no {', '.join(lost)}" + (f" ({new})" if new else "")
     elif platform.python_implementation() != "CPython":
         why = f"{platform.python_implementation()} is no CPython"
+    elif free_threaded():
+        why = f"this Python {platform.python_version()} is free-threaded (built without the GIL), on which bytejit was never run"
     else:
         why = PROBES.failed("trial") if new else ""
         why = why and f"{new}; sample functions could not be compiled: {why}"
