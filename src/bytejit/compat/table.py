@@ -260,7 +260,8 @@ PYTHON = (
     Interface("functools._lru_cache_wrapper", "a cached function is looked into", REFUSED, "name", "3.11 to 3.14"),
     *_rows(
         "the C function behind a public one, modelled while tracing",
-        "_abc._abc_init _random.Random _thread.allocate_lock functools._convert heapq._siftdown heapq._siftup",
+        "_abc._abc_init _random.Random _thread.allocate_lock functools._convert heapq._siftdown heapq._siftup "
+        "heapq._siftdown_max heapq._siftup_max",
         prefix="",
         versions="3.11 to 3.14",
     ),

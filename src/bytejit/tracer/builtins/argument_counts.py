@@ -9,6 +9,7 @@ from typing import Any
 
 from bytejit.common.text import without_records
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.versions import MAP_IS_STRICT, REDUCE_NAMES_INITIAL
 
 MANY = 1 << 30
 TWO_ARGUMENTS = {"__getitem__", "__contains__"}  # methods of containers without a signature to read
@@ -20,6 +21,7 @@ COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), t
 POSITIONAL = {list.sort: 1, sorted: 1}  # number of positional arguments, where it is less than the total
 COUNTS |= {functools.reduce: (2, 3), types.GeneratorType.throw: (2, 4), deque.rotate: (1, 2), deque.index: (2, 4)}
 NAMED = {min, max, enumerate, deque}  # those of COUNTS that take keyword arguments
+NAMED |= ({map} if MAP_IS_STRICT else set()) | ({functools.reduce} if REDUCE_NAMES_INITIAL else set())
 for _kind, _count, _names in (
     (set, 2, "add discard remove symmetric_difference_update"),
     (set, 1, "pop clear copy"),

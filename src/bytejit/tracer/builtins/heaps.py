@@ -7,6 +7,7 @@ import heapq
 from typing import Any
 
 from bytejit.tracer.core.models import replaces
+from bytejit.tracer.core.versions import newer
 
 
 # the heap functions of the standard library's own Python version, which C versions stand in for; no stub has their helpers
@@ -44,6 +45,44 @@ def heappushpop(heap: list, item: Any) -> Any:
     if heap and heap[0] < item:
         item, heap[0] = heap[0], item
         heapq._siftup(heap, 0)  # type: ignore[attr-defined]
+    return item
+
+
+# 3.14+: the largest item first
+@replaces(*newer(heapq, "heapify_max"))
+def heapify_max(x: Any) -> None:
+    for i in reversed(range(len(x) // 2)):
+        heapq._siftup_max(x, i)  # type: ignore[attr-defined]
+
+
+@replaces(*newer(heapq, "heappush_max"))
+def heappush_max(heap: list, item: Any) -> None:
+    heap.append(item)
+    heapq._siftdown_max(heap, 0, len(heap) - 1)  # type: ignore[attr-defined]
+
+
+@replaces(*newer(heapq, "heappop_max"))
+def heappop_max(heap: list) -> Any:
+    last = heap.pop()
+    if not heap:
+        return last
+    first, heap[0] = heap[0], last
+    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
+    return first
+
+
+@replaces(*newer(heapq, "heapreplace_max"))
+def heapreplace_max(heap: list, item: Any) -> Any:
+    first, heap[0] = heap[0], item
+    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
+    return first
+
+
+@replaces(*newer(heapq, "heappushpop_max"))
+def heappushpop_max(heap: list, item: Any) -> Any:
+    if heap and item < heap[0]:
+        item, heap[0] = heap[0], item
+        heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
     return item
 
 

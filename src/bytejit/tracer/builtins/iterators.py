@@ -6,14 +6,17 @@ import builtins
 import functools
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.versions import SUM_COMPENSATES
 from bytejit.tracer.objects import generators
+from bytejit.tracer.sizes.called_anew import call_anew
 
 from .sequences import list_sort
 
@@ -50,13 +53,20 @@ def enumerate_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(builtins.zip)
 def zip_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    strict = "strict" in kwargs and t.comparisons.truth(kwargs["strict"])
-    return IterVar("zip", {"of": [t.iteration.iter(a) for a in args], "strict": strict}, t.limits.steps)
+    return IterVar("zip", {"of": [t.iteration.iter(a) for a in args], "strict": _strict(t, kwargs)}, t.limits.steps)
+
+
+def _strict(t: Tracer, kwargs: dict[str, Var]) -> bool:
+    """The one argument by name of zip and map. Raises: Break for another, so that the call itself raises."""
+    if kwargs.keys() - {"strict"}:
+        raise Break("an argument by name that is not `strict`")
+    return "strict" in kwargs and t.comparisons.truth(kwargs["strict"])
 
 
 @models(builtins.map)
 def map_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return IterVar("map", {"function": args[0], "of": [t.iteration.iter(a) for a in args[1:]]}, t.limits.steps)
+    iterators = [t.iteration.iter(a) for a in args[1:]]
+    return IterVar("map", {"function": args[0], "of": iterators, "strict": _strict(t, kwargs)}, t.limits.steps)
 
 
 @models(builtins.filter)
@@ -147,9 +157,35 @@ def sum_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     iterator = t.iteration.iter(args[0])
     if isinstance(total, Known) and isinstance(total.obj, (str, bytes)):
         raise t.fold_error(sum, [], total.obj)
+    numbers: list[Var] = [total]  # not added yet: Python adds them in a way of its own
     while (item := t.iteration.next(iterator)) is not None:
-        total = t.operators.binary("add", t.values.real(total), t.values.real(item))
-    return total
+        item = t.values.real(item)
+        if numbers and all(map(_is_number, (numbers[0], item))):
+            numbers.append(item)
+            continue
+        total, numbers = _sum_of_numbers(t, numbers) if numbers else total, []
+        total = t.operators.binary("add", t.values.real(total), item)
+    return _sum_of_numbers(t, numbers) if numbers else total
+
+
+def _is_number(v: Var) -> bool:
+    return type(v) is SymVar or isinstance(v, Known) and type(v.obj) in (int, float, complex, bool)
+
+
+def _sum(*numbers: Any) -> Any:
+    return sum(numbers[1:], numbers[0])
+
+
+def _sum_of_numbers(t: Tracer, numbers: list[Var]) -> Var:
+    """Their sum as Python's `sum` computes it. Of more than two floats (or complex numbers) that need not be what adding them one
+    by one gives: since 3.12 (3.14) it carries along what the additions round off."""
+    if len(numbers) > 1 and all(isinstance(v, Known) for v in numbers):
+        return t.operators.fold(_sum, *(t.const(v) for v in numbers))
+    added = [v for v in numbers if not isinstance(v, Known) or v.obj or type(v.obj) is not int]
+    if len(added) > 2 and SUM_COMPENSATES and any(t.type_of(v) is float for v in added):
+        if (found := call_anew(t, _sum, numbers)) is not None:
+            return found
+    return functools.reduce(functools.partial(t.operators.binary, "add"), numbers)
 
 
 def extreme_of_tensors(t: Tracer, name: str, items: list) -> Var | None:
@@ -220,8 +256,11 @@ def sorted_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def reduce_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.iteration.has_iter(args[1]):
         raise t.fold_error(functools.reduce, max, 0)
+    if kwargs.keys() - {"initial"}:
+        raise Break("an argument of reduce by name that is not `initial`")
     iterator = t.iteration.iter(args[1])
-    total = args[2] if len(args) > 2 else t.iteration.next(iterator)
+    given = [*args[2:], *kwargs.values()]
+    total = given[0] if given else t.iteration.next(iterator)
     if total is None:
         raise t.fold_error(functools.reduce, max, ())
     while (item := t.iteration.next(iterator)) is not None:

@@ -13,15 +13,17 @@ from types import CodeType
 from typing import Any
 
 from bytejit.tracer.core.models import REPLACED, replaces
+from bytejit.tracer.core.versions import BATCHED_NAMES, newer
 
 from .polyfills import STAYING
 
 
-def iterates(c: object) -> Callable:
+def iterates(*classes: object) -> Callable:
     """Register the generator that stands for a C iterator: called with the same arguments, the C class goes on as it does."""
 
     def register(function: Callable) -> Callable:
-        REPLACED.set(function.__code__, c)
+        for c in classes:
+            REPLACED.set(function.__code__, c)
         return function
 
     return register
@@ -209,6 +211,30 @@ def _pairwise(iterator: Iterator) -> Iterator:
 @replaces(itertools.pairwise)
 def pairwise(iterable: Iterable, /) -> Iterator:
     return _pairwise(iter(iterable))
+
+
+@iterates(*newer(itertools, "batched"))
+def _batched(iterator: Iterator, n: int, *, strict: bool = False) -> Iterator:
+    row = []
+    for item in iterator:
+        row.append(item)
+        if len(row) == n:
+            yield tuple(row)
+            row = []
+    if row and strict:
+        raise ValueError("batched(): incomplete batch")
+    if row:
+        yield tuple(row)
+
+
+@replaces(*newer(itertools, "batched"))
+def batched(iterable: Iterable, n: int, **named: bool) -> Iterator:
+    if named.keys() - BATCHED_NAMES:
+        raise TypeError(f"batched() got an unexpected keyword argument {[*named][0]!r}")
+    n = operator.index(n)
+    if n < 1:
+        raise ValueError("n must be at least one")
+    return _batched(iter(iterable), n, **named)
 
 
 @iterates(itertools.accumulate)

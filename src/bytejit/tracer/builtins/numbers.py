@@ -18,6 +18,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.versions import newer
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.external_lists import length
@@ -253,3 +254,5 @@ MODELS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.subscrip
 MODELS[operator.index] = lambda t, args, kwargs: Known(t.subscripts.index(args[0]))
 MODELS[operator.setitem] = lambda t, args, kwargs: t.subscripts.setitem(*args) or NONE
 MODELS[operator.delitem] = lambda t, args, kwargs: t.subscripts.delitem(*args) or NONE
+for _none, _is in zip(newer(operator, "is_none", "is_not_none"), (True, False)):
+    MODELS[_none] = lambda t, args, kwargs, is_=_is: t.values.constant(t.comparisons.is_same(args[0], NONE) is is_)

@@ -33,9 +33,11 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.versions import PLACEHOLDER
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
 from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base
+from bytejit.tracer.objects.partials import filled, is_placeholder
 
 from .argument_counts import describe
 
@@ -274,12 +276,15 @@ def hash_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args or not t.comparisons.truth(t.calls.call_python(callable, args[:1])):
         raise t.fold_error(functools.partial, *[None for _ in args[:1]])
+    if any(map(is_placeholder, (*args[-1:], *kwargs.values()))):  # not the last one, and none by name
+        by_name = {k: PLACEHOLDER for k, v in kwargs.items() if is_placeholder(v)}
+        raise t.fold_error(functools.partial, max, *[PLACEHOLDER for v in args[-1:] if is_placeholder(v)], **by_name)
     made = InstanceVar(functools.partial, step=t.limits.steps)
     inner = args[0]
     if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
         given, named = inner.slots["args"], inner.slots["keywords"]
         assert isinstance(given, SeqVar) and isinstance(named, DictVar), inner
-        args = [inner.slots["func"], *given.items, *args[1:]]
+        args = [inner.slots["func"], *filled(t, given.items, args[1:])]
         kwargs = {**{k: v for k, (_, v) in named.items.items()}, **kwargs}
     made.slots.update(
         func=args[0], args=SeqVar(list(args[1:]), tuple), keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()})

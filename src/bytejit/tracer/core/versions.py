@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from typing import Any
 
 PY = sys.version_info[:2]
 
@@ -38,5 +40,19 @@ COUNTS_UNPACKED = PY >= (3, 14)
 NAMESPACE_ARGUMENTS = 1 if PY >= (3, 13) else 0
 # until 3.12 classmethod(property(f)) reads as f(cls)
 CLASSMETHODS_CHAIN = PY < (3, 13)
+# 3.12+: sum() of floats carries along what the additions round off (3.14: of complex numbers, too)
+SUM_COMPENSATES = PY >= (3, 12)
+# 3.14+: map(strict=True), functools.reduce(initial=)
+MAP_IS_STRICT = PY >= (3, 14)
+REDUCE_NAMES_INITIAL = PY >= (3, 14)
+# 3.13+: itertools.batched(strict=True)
+BATCHED_NAMES = {"strict"} if PY >= (3, 13) else set[str]()
+# 3.14+: what stands in a partial's arguments for one that comes with the call; before, no value is it
+PLACEHOLDER = getattr(functools, "Placeholder", object())
 # 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments
 CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)
+
+
+def newer(owner: object, *names: str) -> tuple[Any, ...]:
+    """Those functions of a module or class that this Python has, where an older one has them not."""
+    return tuple(getattr(owner, name) for name in names if hasattr(owner, name))

@@ -49,7 +49,8 @@ def iterator(out: Statements, v: IterVar) -> str:
         text = f"zip({out.many(s['of'])}{'strict=True' if s['strict'] else ''})"
     elif v.kind in ("map", "filter"):
         of = s["of"] if v.kind == "map" else [s["of"]]
-        text = f"{v.kind}({out.value(s['function'])}, {out.many(of)})"
+        strict = "strict=True" if s.get("strict") else ""
+        text = f"{v.kind}({out.value(s['function'])}, {out.many(of)}{strict})"
     elif v.kind == "callable":
         text = f"iter({out.value(s['function'])}, {out.value(s['sentinel'])})"
     else:

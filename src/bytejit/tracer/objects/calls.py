@@ -47,6 +47,7 @@ from . import external_generators, single_dispatch
 from .class_facts import class_lookup
 from .containers import NotConstant, is_constant, to_python
 from .exceptions import left_generator
+from .partials import called_with
 from .reachable import surely_held
 
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
@@ -197,11 +198,11 @@ class Calls(Component):
         if fn.cls is functools.partial and fn.real is not None:
             inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.origin, n)) for n in ("func", "args", "keywords"))
             merged = {self.t.const(k): v for k, v in self.t.iteration.mapping_items(named) or ()}
-            return self.call(inner, [*self.t.iteration.iterate(first), *args], {**merged, **kwargs})
+            return self.call(inner, called_with(self.t, self.t.iteration.iterate(first), args), {**merged, **kwargs})
         if fn.cls is functools.partial:
             first_args, keywords = expect(fn.slots["args"], SeqVar), expect(fn.slots["keywords"], DictVar)
             merged = {self.t.const(k): v for k, v in keywords.items.values()}
-            return self.call(fn.slots["func"], [*first_args.items, *args], {**merged, **kwargs})
+            return self.call(fn.slots["func"], called_with(self.t, first_args.items, args), {**merged, **kwargs})
         if fn.cls is weakref.ReferenceType and fn.real is None:
             if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
                 raise Break("a weak reference to what the region may have let go of")

@@ -229,6 +229,8 @@ class Comparisons(Component):
         if type(v := plain_number(self.t, v)) is SymVar:
             return bool(v.value != 0)
         if isinstance(v, Known):
+            if v.obj is NotImplemented:  # 3.14+: TypeError
+                return self.t.const(self.t.operators.fold(bool, v.obj))
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
                 return bool(v.obj)
             return True

@@ -14,6 +14,7 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DeferredVar, Known, Var, expect
+from bytejit.tracer.core.versions import newer
 
 
 class TokenVar(DeferredVar):
@@ -125,4 +126,19 @@ def set_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def reset(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, given = _checked(t, args, kwargs, "reset", (2,))
     t.context_variables.reset(v, t.values.real(given[0]))
+    return NONE
+
+
+@models(*newer(Token, "__enter__"))  # 3.14+: `with variable.set(value):`
+def enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return args[0]
+
+
+@models(*newer(Token, "__exit__"))
+def leave(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """Raises: Break for a token from outside."""
+    token = args[0]
+    if not isinstance(token, TokenVar):
+        raise Break("Token.__exit__ of a token that is not of this region")
+    t.context_variables.reset(Known(token.var), token)
     return NONE

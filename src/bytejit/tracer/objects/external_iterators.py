@@ -49,7 +49,7 @@ def _mapped(t: Tracer, obj: object, source: Source) -> Var | None:
     if not all(isinstance(v, IterVar) for v in inner):
         return None
     function = Lazy(parts[0], TupleItem(args, 0))
-    var = IterVar("map" if type(obj) is map else "filter", {"function": function, "of": inner}, t.limits.steps)
+    var = IterVar("map" if type(obj) is map else "filter", {"function": function, "of": inner, "strict": False}, t.limits.steps)
     if type(obj) is filter:
         var.state["of"] = inner[0]
     var.source = source

@@ -290,26 +290,29 @@ def _zip(t: Tracer, s: dict[str, Any]) -> Var | None:
         item = t.iteration.next(it)
         if item is None:
             if s["strict"]:
-                _strict_zip(t, s, n)
+                _same_lengths(t, "zip", s, n)
             return None
         out.append(item)
     return SeqVar(out, tuple) if out else None
 
 
-def _strict_zip(t: Tracer, s: dict[str, Any], n: int) -> None:
+def _same_lengths(t: Tracer, name: str, s: dict[str, Any], n: int) -> None:
+    """What zip or map does in strict mode where its n-th iterator has ended. Raises: Raised(ValueError)."""
     if n:
         plural = " 1" if n == 1 else f"s 1-{n}"
-        raise t.raised(ValueError(f"zip() argument {n + 1} is shorter than argument{plural}"))
+        raise t.raised(ValueError(f"{name}() argument {n + 1} is shorter than argument{plural}"))
     for m, it in enumerate(s["of"][1:], 1):
         if t.iteration.next(it) is not None:
             plural = " 1" if m == 1 else f"s 1-{m}"
-            raise t.raised(ValueError(f"zip() argument {m + 1} is longer than argument{plural}"))
+            raise t.raised(ValueError(f"{name}() argument {m + 1} is longer than argument{plural}"))
 
 
 def _map(t: Tracer, s: dict[str, Any]) -> Var | None:
     args: list[Var] = []
-    for it in s["of"]:
+    for n, it in enumerate(s["of"]):
         if (item := t.iteration.next(it)) is None:
+            if s["strict"]:
+                _same_lengths(t, "map", s, n)
             return None
         args.append(item)
     return t.calls.call(s["function"], args, {})

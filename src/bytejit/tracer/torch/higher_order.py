@@ -58,6 +58,22 @@ def map_impl(f: Callable, xs: Any, pos_args: Any) -> Any:
     return tree_map(lambda *row: torch.stack(row), made[0], *made[1:])
 
 
+@replaces_named("torch", "switch")  # torch._higher_order_ops.switch of 2.14+
+def switch(index: Any, branches: Any, operands: Any = ()) -> Any:
+    if not branches or isinstance(index, torch.Tensor) and (index.numel() != 1 or index.is_floating_point()):
+        registry.graph_break("a switch without branches, or by what is no single whole number")
+    if isinstance(index, torch.Tensor):
+        return branch_of(index, list(branches), operands)
+    return branches[min(max(index, 0), len(branches) - 1)](*operands)
+
+
+def branch_of(index: Any, branches: list, operands: Any) -> Any:
+    """What the branch at an index returns; the first one's below 0, the last one's past the end."""
+    if len(branches) == 1:
+        return branches[0](*operands)
+    return torch.cond(index <= 0, branches[0], lambda *given: branch_of(index - 1, branches[1:], given), operands)
+
+
 # ---- while_loop -------------------------------------------------------------------------------------------------------------
 @replaces_operator("while_loop")
 def while_loop(cond_fn: Callable, body_fn: Callable, carried_inputs: Any, additional_inputs: Any) -> tuple:
