@@ -220,7 +220,7 @@ class Writer:
             if len(self.lines) < wanted:
                 self.statement()
         names = [n for n in self.values if n not in self.made_names]
-        kept = [n for n in names if self.r.random() < 0.6] or names[-1:]
+        kept = [n for n in names if self.r.random() < 0.6] or names[-1:] or self.made_names[-1:]
         if self.r.random() < 0.1:
             kept.append(self.r.choice(self.made_names))
         return text_of(self.made, self.made_names, self.lines, kept)
