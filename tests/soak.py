@@ -200,7 +200,10 @@ def objects() -> Counter[str]:
 def reading(steady: Callable, x: torch.Tensor) -> Reading:
     for _ in range(3):
         gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    here = ctypes.CDLL(None)
+    here.malloc_trim(0)
+    if hasattr(here, "__sanitizer_purge_allocator"):  # the address sanitizer keeps what was freed for a while
+        here.__sanitizer_purge_allocator()
     words = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     # without pages of files, which the system takes and gives back as it likes
     resident = sum(int(words[name].split()[0]) for name in ("RssAnon", "VmSwap")) * 1024
