@@ -51,6 +51,11 @@ FOUND = {  # what was wrong once: inputs, body, results
         "t1, t2",
     ),
     "a diagonal of a tensor within another": ("a = torch.randn(8, 3)[..., 1:]", "a.fill_diagonal_(5.0)\n    t1 = a + 1", "t1"),
+    "a write into a view whose elements share memory": (
+        "a = torch.randn(2, 10)",
+        "t1 = a.as_strided((2, 2), (1, 1))\n    t1.cumsum_(0)",
+        "a, t1, a + 1",
+    ),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),
 }
 

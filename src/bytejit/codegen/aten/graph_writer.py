@@ -233,6 +233,8 @@ class GraphWriter(TorchDispatchMode):
         at = bound
         first = new = fitted(self, new, root.spec if at.parent is None else at.spec, layout=False)
         while at.parent is not None:
+            if overlaps(at.spec):
+                raise CannotNormalise("a write through a view whose elements share memory with one another")
             new = put_back(self, at.func, at.args, self.value(at.parent), new)
             at = at.parent
         root.node = fitted(self, new, root.spec)
