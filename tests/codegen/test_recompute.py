@@ -154,7 +154,7 @@ def test_results_of_another_shape_overwrite_what_lies_alike(large: None) -> None
     assert not plan_memory(fused).inplace
 
 
-def test_many_values_of_inputs_are_put_there_by_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_values_of_inputs_are_put_there_by_one_call_a_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that kernels cannot write there, since a check that comes later may raise."""
     calls, real = [], torch._foreach_copy_
     monkeypatch.setattr(torch, "_foreach_copy_", lambda into, values: calls.append(len(into)) or real(into, values))
@@ -172,7 +172,7 @@ def test_many_values_of_inputs_are_put_there_by_one_call(monkeypatch: pytest.Mon
         for target in (torch.arange(6) % 5, torch.arange(6) // 2):
             torch.testing.assert_close(compiled(ours, x, target), fn(norms, x, target))
             torch.testing.assert_close(ours.state_dict(), norms.state_dict())
-        assert calls and all(n >= 6 for n in calls)
+        assert calls == [3, 6] * 2 or calls == [6, 3] * 2  # counters, statistics
         for f, module in ((compiled, ours), (fn, norms)):
             with pytest.raises(IndexError):
                 f(module, x, torch.arange(6))
