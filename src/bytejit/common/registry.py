@@ -213,8 +213,15 @@ LEFT_WHOLE = frozenset(
 )
 
 EXPOSED = ("torch.func", "torch._functorch.eager_transforms")
+_COLLECTIVES = """
+    all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_gather_single all_reduce all_reduce_coalesced
+    all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list gather gather_object irecv isend
+    monitored_barrier recv recv_object_list reduce reduce_scatter reduce_scatter_single reduce_scatter_tensor scatter
+    scatter_object_list send send_object_list
+""".split()
 # modules and what in them is never traced: code that reads lengths from a tensor, which differ each batch; logging; filters of
-# warnings, which would apply to operations that the graph runs later; code that prepares gradients for other processes
+# warnings, which would apply to operations that the graph runs later; code that prepares gradients for
+# other processes, and meets them
 AS_THEY_ARE = (
     (
         special_cases.PACKED_SEQUENCES,
@@ -224,6 +231,11 @@ AS_THEY_ARE = (
     (
         special_cases.DISTRIBUTED,
         frozenset({"DistributedDataParallel._pre_forward", "DistributedDataParallel._post_forward"}),
+    ),
+    (special_cases.COLLECTIVES, frozenset(_COLLECTIVES)),
+    (
+        special_cases.SHARDED_TENSORS,
+        frozenset({f"DTensor.{n}" for n in ("from_local", "to_local", "redistribute", "full_tensor")} | {"distribute_tensor"}),
     ),
     (
         special_cases.WARNINGS,

@@ -71,6 +71,12 @@ TORCH_FUNCTIONS = Origin(
     ("torch.nn.functional", "torch.functional"), "their Python hands numbers on to operators; of another's it is not known"
 )
 DISTRIBUTED = Origin(("torch.nn.parallel.distributed",), "what its wrapper does before and after a module runs as it is")
+COLLECTIVES = Origin(
+    ("torch.distributed.distributed_c10d",), "calls that meet other processes run as they are, at the program's line"
+)
+SHARDED_TENSORS = Origin(
+    ("torch.distributed.tensor._api",), "tensors over several processes are made, moved and gathered as they are"
+)
 LOGGING = Origin(("logging",), "a logger's message that is to be said breaks the graph")
 WARNINGS = Origin(("warnings", "_py_warnings"), "functions that set what becomes of warnings run as they are")
 PACKED_SEQUENCES = Origin(("torch.nn.utils.rnn",), "functions that pack sequences run as they are: they go by tensors' values")

@@ -29,6 +29,7 @@ from bytejit.tracer.torch import (
     optimizers,
     overrides,
     parameters,
+    process_groups,
     recurrent,
     scans,
     scripted,
