@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.runtime.origins import settings_of
 
 from .zoo import torchvision
 
@@ -153,3 +154,102 @@ def test_training_loops(train):
         made = train(True)
     torch.testing.assert_close(made, want)
     assert bytejit.counters["graphs"]["eager"] > before
+
+
+def test_accelerates_settings_reach_the_compiler():
+    """Regions of a model, all settings of the plugin, saved and loaded states."""
+    accelerate = pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.ModuleList(net() for _ in range(3)), torch.nn.Identity())
+    model.forward = lambda x: sum(layer(x) for layer in model[0])
+    x = torch.randn(3, 4)
+    with bytejit.patch_torch_compile():
+        compiled = accelerate.utils.compile_regions(model, backend="eager", mode="reduce-overhead")
+        torch.testing.assert_close(compiled[0][1](x), model[0][1](x))
+        accelerate.state.AcceleratorState._reset_state(True)
+        settings = {"mode": "reduce-overhead", "fullgraph": True, "dynamic": False, "backend": "inductor"}
+        run = accelerate.Accelerator(cpu=True, dynamo_plugin=accelerate.utils.TorchDynamoPlugin(**settings))
+        plain = net()
+        prepared = run.prepare(plain)
+        assert settings_of(prepared).nopython and settings_of(prepared).options.mode == "reduce-overhead"
+        assert list(run.get_state_dict(prepared)) == list(plain.state_dict()) and run.unwrap_model(prepared)(x).shape == (3, 1)
+
+
+def test_the_trainer_of_transformers(tmp_path):
+    """`torch_compile=True`: the same losses, and a checkpoint that loads as the plain model."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    if importlib.util.find_spec("torchvision"):
+        torchvision()
+    data = [{"input_ids": (torch.arange(6) * 7 + i) % 32, "labels": (torch.arange(6) * 7 + i) % 32} for i in range(8)]
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, pad_token_id=0, max_position_embeddings=32))
+        backend = {"torch_compile": True, "torch_compile_backend": "eager"} if compiled else {}
+        quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True}
+        given = transformers.TrainingArguments(
+            str(tmp_path), max_steps=3, save_steps=3, per_device_train_batch_size=4, **quiet, **backend
+        )
+        trainer = transformers.Trainer(model, given, train_dataset=data)
+        trainer.train()
+        saved = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "checkpoint-3")
+        torch.testing.assert_close(list(saved.parameters()), list(model.parameters()))
+        return trainer.evaluate(data)["eval_loss"]
+
+    want = trained(False)
+    before = bytejit.counters["graphs"]["eager"]
+    with bytejit.patch_torch_compile():
+        assert abs(trained(True) - want) < 1e-5
+    assert bytejit.counters["graphs"]["eager"] > before
+
+
+# ---- pipelines of diffusers ----------------------------------------------------------------------------------------------------
+def pipeline():
+    """A text-to-image pipeline of the smallest sizes, with random weights."""
+    diffusers = pytest.importorskip("diffusers")
+    torch.manual_seed(0)
+    blocks = {"block_out_channels": (4, 8), "layers_per_block": 1, "norm_num_groups": 2}
+    unet = diffusers.UNet2DConditionModel(
+        **blocks, sample_size=8, cross_attention_dim=16, attention_head_dim=4, in_channels=4, out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    vae = diffusers.AutoencoderKL(
+        **blocks, latent_channels=4, down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2
+    )
+    made = diffusers.StableDiffusionPipeline(
+        vae=vae.eval(), unet=unet.eval(), scheduler=diffusers.DDIMScheduler(), text_encoder=None, tokenizer=None,
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def picture_of(made):
+    words = torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(1))
+    return torch.from_numpy(
+        made(
+            prompt_embeds=words, negative_prompt_embeds=words * 0, generator=torch.Generator().manual_seed(0),
+            num_inference_steps=2, height=16, width=16, output_type="np",
+        ).images
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", ["parts", "in place"])
+def test_a_pipeline_of_diffusers(way):
+    pytest.importorskip("diffusers")
+    if importlib.util.find_spec("torchvision"):
+        torchvision()
+    want, made = picture_of(pipeline()), pipeline()
+    with bytejit.patch_torch_compile():
+        if way == "parts":
+            made.unet.to(memory_format=torch.channels_last)
+            made.unet = torch.compile(made.unet, backend="aot_eager", fullgraph=True)
+            made.vae.decode = torch.compile(made.vae.decode, backend="aot_eager", fullgraph=True)
+        else:
+            made.unet.compile(backend="aot_eager", fullgraph=True)
+            made.vae.decoder.compile(backend="aot_eager")
+        torch.testing.assert_close(picture_of(made), want, atol=1e-3, rtol=1e-3)
+    assert bytejit.counters.total("graphs") == 2 and not bytejit.counters.total("breaks"), bytejit.counters
