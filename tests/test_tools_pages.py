@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -61,6 +63,22 @@ def parsed(html: str) -> Balanced:
 
 def line_of(text: str) -> int:
     return next(i for i, line in enumerate(HERE.read_text().splitlines(), 1) if text in line)
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+
+
+@pytest.mark.skipif(not BROWSER, reason="no headless browser: chromium or google-chrome")
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    """It is laid out without a network, and the browser has nothing to say about it."""
+    file = tmp_path / "report.html"
+    with torch.no_grad():
+        bytejit.explain(Net(), torch.ones(2, 8), html=str(file))
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr"]
+    command = [BROWSER, *quiet, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "CONSOLE" not in done.stderr and "ERR_" not in done.stderr, done.stderr
+    assert "Net.forward" in "".join(parsed(done.stdout).text) and "<svg" in done.stdout
 
 
 def test_the_page(tmp_path: Path) -> None:
