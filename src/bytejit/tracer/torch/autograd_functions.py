@@ -110,9 +110,9 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     parts = result.items if isinstance(result, SeqVar) and result.cls is tuple else None
     single, outputs = parts is None, [t.values.real(o) for o in ([result] if parts is None else parts)]
     if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
-        raise Break(f"{cls.__name__}.apply, which returns more than tensors")
+        raise Break(f"{cls.__name__}.apply, which returns values other than tensors")
     noted = map(t.values.real, t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable")))
-    marked = [expect(m, TensorVar, f"{cls.__name__}.apply, which marks more than tensors") for m in noted]
+    marked = [expect(m, TensorVar, f"{cls.__name__}.apply, which marks values other than tensors") for m in noted]
     forward = list(t.graph.nodes)[before:]
     passes: TracedPasses | None = None
     extra: tuple = ()
@@ -141,7 +141,7 @@ def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar)
 
     (result, ctx), changes = without_gradients(t, run)
     if changes or t.subscripts.length(t.attributes.getattr(ctx, "dirty")):
-        raise Break(f"{cls.__name__}.apply, an autograd function whose forward changes more than what it returns")
+        raise Break(f"{cls.__name__}.apply, an autograd function whose forward has side effects")
     return result, ctx
 
 

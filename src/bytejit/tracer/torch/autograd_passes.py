@@ -101,7 +101,7 @@ def results(t: Tracer, call: ApplyCall, grads: list[Var]) -> list[Var]:
     found = t.values.real(t.calls.call(t.values.constant(run_backward), args, {}))
     given = [t.values.real(v) for v in (found.items if isinstance(found, SeqVar) and found.cls is tuple else [found])]
     if len(given) < len(call.given) or any(v is not NONE and not is_none(v) for v in given[len(call.given) :]):
-        raise Break("another number of gradients than of arguments")
+        raise Break("the number of gradients differs from the number of arguments")
     given = given[: len(call.given)]
     for v, of in zip(given, call.given):
         if not is_none(v) and not (isinstance(v, TensorVar) and isinstance(of, TensorVar)):

@@ -179,7 +179,7 @@ def _tensors(t: Tracer, v: Var | None) -> list[TensorVar]:
     items = [x for _, x in t.iteration.mapping_items(v) or ()] if isinstance(v, DictVar) else t.iteration.iterate(v)
     found = [x for x in map(t.values.real, items) if isinstance(x, TensorVar)]
     if not found or len(found) != len(items):
-        raise Break("the backward pass of what are no tensors")
+        raise Break("a backward pass of values that are not tensors")
     return found
 
 
@@ -192,7 +192,7 @@ def _grads(t: Tracer, v: Var | None, n: int) -> list[Var]:
         return [NONE] * n
     found = [t.values.real(x) for x in t.iteration.iterate(v)]
     if len(found) != n:
-        raise Break("the backward pass with another number of gradients")
+        raise Break("a backward pass with a wrong number of gradients")
     return found
 
 

@@ -67,7 +67,7 @@ def check_reentrant(t: Tracer, result: Var, given: Sequence[TensorVar]) -> None:
     stores = [v.fake.m.store for v in given]
     for v in outputs:
         if not isinstance(v, TensorVar) or not v.fake.requires_grad or any(v.fake.m.store is s for s in stores):
-            raise Break("torch.utils.checkpoint, reentrant, of a function that returns other than new tensors with gradients")
+            raise Break("torch.utils.checkpoint, reentrant, of a function whose results are not all new tensors with gradients")
 
 
 def contexts_of(t: Tracer, v: Var) -> Callable:
@@ -136,7 +136,7 @@ def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -
         or any(v.fake._version != n for v, n in before.items())
         or looked_at != t.backward.looked_at
     ):
-        raise Break("torch.utils.checkpoint of a function that changes more than what it returns")
+        raise Break("torch.utils.checkpoint of a function that has side effects")
     t.graph.call_function(end)
     t.checkpoints = True
     return result

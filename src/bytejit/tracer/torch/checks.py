@@ -46,7 +46,7 @@ def assert_async(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The program's own: where it fails on the CPU, the graph is undone and the original code raises in its words."""
     condition = args[0] if args else None
     if not isinstance(condition, TensorVar) or condition.fake.device.type != "cpu" or condition.fake.numel() != 1:
-        raise Break("torch._assert_async of what is no tensor on the CPU with one element")
+        raise Break("torch._assert_async of a value that is not a one-element tensor on the CPU")
     t.tensors.call_tensor_op(torch.ops.aten._assert_async.msg, [condition, Known(MESSAGE)], {})
     return NONE
 

@@ -58,7 +58,7 @@ def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[
         raise Break(f"{what} that raise") from None
     written = any(v.fake._version != n for v, n in before.items())
     if has_external_effects(t) or len(t.deferred_calls) != deferred or written or looked_at != t.backward.looked_at:
-        raise Break(f"{what} that change more than what they return")
+        raise Break(f"{what} that have side effects")
     return [n for n in t.graph.nodes if n not in known and n.op != "placeholder"], result
 
 
@@ -94,7 +94,7 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
     """The node that stands for both branches, and the result."""
     first, second = _leaves(t, yes[1]), _leaves(t, no[1])
     if _shape_of(t, yes[1]) != _shape_of(t, no[1]):
-        raise Break(f"{WHAT} that return other containers")
+        raise Break(f"{WHAT} that return different containers")
     given = {v.fake.m.store for v in t.inputs if isinstance(v, TensorVar)}
     for a, b in zip(first, second):
         if isinstance(a, Known) and isinstance(b, Known) and type(a.obj) is type(b.obj) and a.obj == b.obj:
@@ -103,7 +103,7 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
             raise Break(f"{WHAT} that return different values that are no tensors")
         x, y = a.fake, b.fake
         if (x.shape, x.stride(), x.dtype, x.device) != (y.shape, y.stride(), y.dtype, y.device):
-            raise Break(f"{WHAT} that return tensors of other shapes, types or devices")
+            raise Break(f"{WHAT} that return tensors of different shapes, types or devices")
         if x.m.store in given or y.m.store in given:
             raise Break(f"{WHAT} that return their inputs")
     pairs = [(a, expect(b, TensorVar)) for a, b in zip(first, second) if isinstance(a, TensorVar)]

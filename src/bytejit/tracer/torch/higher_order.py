@@ -27,7 +27,7 @@ from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var, expect
 from .control_flow import part_of, traced_part
 from .transforms import entered
 
-MOST_ROWS = 128  # of a scan or a map, each of which is traced
+MOST_ROWS = 128  # rows of a scan or a map, each of which is traced
 
 
 @replaces_named("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder")
@@ -36,7 +36,7 @@ def nested_region(func: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def rows_of(xs: Any) -> int:
-    """How many rows are gone over."""
+    """The number of rows."""
     if len(xs) == 0 or xs[0].shape[0] > MOST_ROWS:
         registry.graph_break("more rows of torch's scan or map than are traced")
     return xs[0].shape[0]
@@ -152,7 +152,7 @@ def loop_node(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def as_carried(before: TensorVar, after: Var, outside: set) -> TensorVar:
     """A tensor as the loop's body returns it. Raises: Break unless it looks as it did before, and is a new one."""
     if not isinstance(after, TensorVar):
-        raise Break("a while_loop that returns what is no tensor")
+        raise Break("a while_loop that returns a value that is not a tensor")
     x, y = before.fake, after.fake
     if (x.shape, x.stride(), x.dtype, x.device) != (y.shape, y.stride(), y.dtype, y.device):
         raise Break("a while_loop that carries tensors of changing shape, strides, type or device")
@@ -165,7 +165,7 @@ def as_carried(before: TensorVar, after: Var, outside: set) -> TensorVar:
 
 # ---- flex_attention -----------------------------------------------------------------------------------------------------------
 def items_by_tensors(more: int) -> None:
-    """Begin (1) or end (-1) that a subscript of tensors picks an element as under vmap. Known to the tracer only."""
+    """Begin (1) or end (-1) a part where a subscript by tensors picks an element, as under vmap. Known to the tracer only."""
     raise NotImplementedError
 
 
@@ -196,12 +196,12 @@ def create_mask(mod_fn: Callable, B: Any, H: Any, Q_LEN: int, KV_LEN: int, devic
 
 @replaces(traceback.annotate)
 def annotate(annotation_dict: dict) -> Any:
-    """Notes on nodes for other compilers."""
+    """Annotations of nodes for other compilers: no effect."""
     return contextlib.nullcontext()
 
 
 def laid_out_as(made: Any, strides: tuple) -> Any:
-    """The same with its dims in memory in the order of some strides; the last one stays the innermost."""
+    """The tensor with its dims in memory in the order of the given strides; the last dim stays innermost."""
     order = sorted(range(3), key=lambda d: strides[d], reverse=True)
     if order == [0, 1, 2]:
         return made

@@ -18,7 +18,7 @@ def _deferred(t: Tracer, kind: type, function: Callable, args: list[Var]) -> Def
     """The call function(*args) at the end of the region. Raises: Break where the call would raise."""
     v = args[0]
     if not isinstance(v, TensorVar) or not v.fake.requires_grad:
-        raise Break(f"Tensor.{function.__name__} of what needs no gradient")
+        raise Break(f"Tensor.{function.__name__} of a tensor that needs no gradient")
     made = t.deferred.defer(kind, function, args)
     made.watched = v.fake, v.fake._version
     return made

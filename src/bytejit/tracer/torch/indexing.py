@@ -27,7 +27,7 @@ class Indexing(Component):
         """The index in a getitem or setitem whose value is needed while tracing. Masks with known values become positions.
         Raises: Break for a mask that eager refuses."""
         if not self.masks_fit(args[0], args[1]):
-            raise Break("a mask of another shape than what it picks from")
+            raise Break("a mask whose shape does not fit the tensor that it indexes")
         return self.t.tensor_values.index_by_value(key) if reads else key
 
     def masks_fit(self, of: Var, key: Var) -> bool:

@@ -29,7 +29,7 @@ def method(name: str) -> Callable:
 def make_manager(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     mode = t.const([*args, *kwargs.values(), Known(True)][0])
     if type(mode) is not bool:
-        raise Break("torch.inference_mode of what is no bool")
+        raise Break("torch.inference_mode with an argument that is not a bool")
     made = InstanceVar(MANAGER, step=t.limits.steps)
     made.ns, made.slots["mode"] = None, Known(mode)
     t.effects.mutations += 1

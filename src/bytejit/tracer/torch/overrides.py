@@ -346,7 +346,7 @@ def is_torch_function_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]
 def as_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     # torch tells overrides nothing of it
     cls = t.class_of([*args[1:], *kwargs.values()][0], "Tensor.as_subclass of what is no class")
-    return t.overrides.as_subclass(expect(args[0], TensorVar, "Tensor.as_subclass of what is no tensor"), cls)
+    return t.overrides.as_subclass(expect(args[0], TensorVar, "Tensor.as_subclass of a value that is not a tensor"), cls)
 
 
 # ---- modes and managers ---------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def device_enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.guards.add_state("function_modes")
     device = t.const(args[0])
     if _C._len_torch_function_stack() or t.overrides.modes or t.overrides.all_off or t.overrides.functions_off:
-        raise Break(f"the manager {device!r} within another mode", "pass device= to what makes tensors")
+        raise Break(f"the manager {device!r} within another mode", "pass device= to the functions that make tensors")
     t.effects.mutations += 1
     t.devices.append(device)
     return args[0]
@@ -216,7 +216,7 @@ def manual_seed(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Sets the seed when the graph runs, between the operations that draw."""
     seed = t.const([*args, *kwargs.values()][0])
     if type(seed) is not int:
-        raise Break("a seed that is no plain int")
+        raise Break("a seed that is not a plain int")
     node = t.graph.call_function(torch.manual_seed, (seed,))
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
     t.effects.mutations += 1
@@ -230,7 +230,9 @@ def is_tensor(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(torch.is_floating_point)
 def is_floating_point(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.values.constant(expect(args[0], TensorVar, "torch.is_floating_point of what is no tensor").fake.is_floating_point())
+    return t.values.constant(
+        expect(args[0], TensorVar, "torch.is_floating_point of a value that is not a tensor").fake.is_floating_point()
+    )
 
 
 @models(profiler_ranges.enter)
@@ -238,7 +240,7 @@ def enter_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A range of the profiler, which the graph opens. Where the graph raises, those that it has opened are ended."""
     name, said = t.const(args[0]), t.const(args[1])
     if type(name) is not str or not isinstance(said, str | None):
-        raise Break("torch.profiler.record_function of what is no text")
+        raise Break("torch.profiler.record_function with a name that is not a string")
     if not t.ranges:
         t.ranges = next(_regions)
     return t.tensors.effect_only(profiler_ranges.enter, None, (name, said, t.ranges), {})

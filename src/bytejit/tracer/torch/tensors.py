@@ -352,7 +352,9 @@ class Tensors(Component):
             if type(v.obj) in numpy_types.SCALARS:
                 value = v.obj.item()
                 if type(value) is bool:
-                    raise Break("a NumPy bool given to an operation, which takes some of them for floats", "give bool(x)")
+                    raise Break(
+                        "a NumPy bool as an argument of an operation: some operations take it for a float", "pass bool(x)"
+                    )
                 return value
             if isinstance(v.obj, enum.Enum):  # a graph's text cannot spell a member
                 plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)

@@ -196,7 +196,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     kind, flat, user, options = t.const(args[0]), args[1], args[3], args[4]
     leaves = [t.values.real(v) for v in t.iteration.iterate(args[2])]
     if not leaves or not all(isinstance(v, TensorVar) and v.node is not None for v in leaves):
-        raise Break(f"torch.func.{kind} of what is no tensor")
+        raise Break(f"torch.func.{kind} of a value that is not a tensor")
     if t.overrides.modes or t.inference:
         raise Break(f"torch.func.{kind} under a mode")
     grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
@@ -220,7 +220,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         or kind == "vjp"
         and any((v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items())
     ):
-        raise Break(f"torch.func.{kind} of a function that changes more than what it returns")
+        raise Break(f"torch.func.{kind} of a function that has side effects")
     return one_node(t, kind, leaves, result, asked, list(t.graph.nodes)[first:])
 
 
@@ -278,7 +278,7 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     if [v.fake._version for v in inner] != versions:
         raise Break(f"torch.func.{kind} of a function that writes into its arguments")
     if not result or not all(isinstance(v, TensorVar) and v.node is not None for v in result):
-        raise Break(f"torch.func.{kind} of a function that returns more than tensors")
+        raise Break(f"torch.func.{kind} of a function that returns values other than tensors")
     return [marks, result], t.const(t.calls.call(options, [], {}))
 
 
