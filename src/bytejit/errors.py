@@ -1,4 +1,4 @@
-"""What bytejit raises. Each says what, where, why and what to do; `bytejit.exc` is the public name of this module."""
+"""The errors of bytejit. Each says what, where, why and what to do; `bytejit.exc` is the public name of this module."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Unsupported(BytejitError):
 
 
 class ConstraintViolation(Unsupported):
-    """A dimension that the user marked dynamic (`mark_dynamic`) can have one size only in the code that is traced. Raised by the
-    call that traces it; `where` is the line that needs the size to be that."""
+    """A dimension that the user marked dynamic (`mark_dynamic`) can have only one size in the traced code. Raised by the call
+    that traces it; `where` is the line that fixes the size."""
 
     __module__ = "bytejit.exc"
 
 
 class RecompileError(Unsupported, RuntimeError):
-    """A compile where the program wants none: torch's stance "fail_on_recompile", or its config error_on_recompile."""
+    """A compile that the program forbids, by torch's stance "fail_on_recompile" or its config error_on_recompile."""
 
     __module__ = "bytejit.exc"
 
 
 class BadSetting(BytejitError, ValueError):
-    """A setting of the program's or of the environment's names what is not there. Always raised, never fallen back from."""
+    """A setting of the program or the environment names something that does not exist. Always raised: there is no fallback."""
 
     __module__ = "bytejit.exc"
 
@@ -65,7 +65,7 @@ class CannotRewrite(BytejitError):
 
 
 class BackendFailed(BytejitError):
-    """A backend returned something that cannot be called. What a backend itself raises passes, with a note."""
+    """A backend returned something that cannot be called. Errors of a backend itself are raised unchanged, with a note."""
 
     __module__ = "bytejit.exc"
 
@@ -94,19 +94,19 @@ class MissingPackage(BytejitError, ImportError):
 
 
 class IncorrectResult(BytejitError, RuntimeError):
-    """`verify_correctness`, `accuracy`: what a backend made of a graph gave another result than it. Raised by the first call."""
+    """`verify_correctness`, `accuracy`: the code that a backend made returned a wrong result. Raised by the first call."""
 
     __module__ = "bytejit.exc"
 
 
 class NothingFails(BytejitError, ValueError):
-    """What was given to `minify` does not fail. Nothing is written."""
+    """The call given to `minify` does not fail. Nothing is written."""
 
     __module__ = "bytejit.exc"
 
 
 class Bug(BytejitError):
-    """An internal check of bytejit failed: the fault is bytejit's. The message shows the values that disagree."""
+    """An internal check failed: a bug of bytejit. The message shows the values that disagree."""
 
     __module__ = "bytejit.exc"
 
@@ -127,5 +127,5 @@ def note_place(error: BaseException, doing: str, where: Where | None) -> BaseExc
 
 
 def backend_name(backend: object) -> str:
-    """A backend as messages name it: its registered name, or the callable's own."""
+    """The name of a backend in messages: its registered name, or the callable's own."""
     return backend if isinstance(backend, str) else getattr(backend, "__qualname__", type(backend).__qualname__)

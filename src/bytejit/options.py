@@ -30,14 +30,14 @@ class Options:
     """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
     debug: bool = False  # write a folder of stage files a compiled region
-    check: bool = False  # look at the program after each pass, and raise where it is not legal; tests turn it on
-    debug_dir: str = "bytejit_debug"  # where; relative to the current folder
+    check: bool = False  # check the program after each pass, and raise where it is not legal; tests turn it on
+    debug_dir: str = "bytejit_debug"  # where to write it; relative to the current folder
     logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen; "file=PATH": there; "json": as lines of JSON
     freeze: bool = False  # fold and prepack weights: the user promises not to write into them
     cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
     cache_mb: int = 2048  # size above which the oldest kernels are deleted
     cxx: str = ""  # C++ compiler; "" looks for g++, then clang++
-    recompile_limit: int = 8  # entries that a site may get for each module; then only these are used, and else the original code
+    recompile_limit: int = 8  # entries that a site may get for each module; after that other calls run the original code
     trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
     raise_on_backend_error: bool = True  # what a backend raises at compile time; False: counted, the original code runs
