@@ -116,6 +116,44 @@ def test_not_implemented_as_a_truth():
         same(f)
 
 
+def test_what_close_gives():
+    """Since 3.13 what the generator returns"""
+
+    def f(x):
+        def ends():
+            try:
+                yield x
+            except GeneratorExit:
+                return 5
+
+        def goes():
+            yield x
+
+        a, b, c = ends(), goes(), ends()
+        next(a), next(b)
+        return x + 1, a.close(), b.close(), c.close(), a.close()
+
+    same(f)
+
+
+def test_int_of_what_truncates():
+    """Until 3.13 int() asks for __trunc__"""
+
+    class Truncates:
+        def __trunc__(self):
+            return 3
+
+    def f(x):
+        try:
+            return x * int(Truncates())
+        except TypeError as e:
+            return x, str(e)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        same(f, fullgraph=sys.version_info < (3, 14))
+
+
 def test_words_by_name():
     """map's strict, reduce's initial, and those that there are not"""
 

@@ -129,8 +129,7 @@ def generator_throw(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(types.GeneratorType.close)
 def generator_close(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    generators.close(t, generator_of(args[0]))
-    return NONE
+    return generators.close(t, generator_of(args[0]))
 
 
 @models(builtins.any)

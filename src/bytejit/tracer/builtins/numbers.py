@@ -18,7 +18,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
-from bytejit.tracer.core.versions import newer
+from bytejit.tracer.core.versions import INT_METHODS, newer
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.external_lists import length
@@ -67,7 +67,7 @@ def _number(cls: type, special: tuple[str, ...]) -> None:
     MODELS[cls] = make
 
 
-_number(int, ("__int__", "__index__", "__trunc__"))
+_number(int, INT_METHODS)
 _number(float, ("__float__", "__index__"))
 _number(complex, ("__complex__", "__float__"))
 

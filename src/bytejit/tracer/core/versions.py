@@ -49,6 +49,10 @@ REDUCE_NAMES_INITIAL = PY >= (3, 14)
 BATCHED_NAMES = {"strict"} if PY >= (3, 13) else set[str]()
 # 3.14+: what stands in a partial's arguments for one that comes with the call; before, no value is it
 PLACEHOLDER = getattr(functools, "Placeholder", object())
+# 3.13+: generator.close() gives what the generator returns
+CLOSE_RETURNS = PY >= (3, 13)
+# what int() asks an object for; until 3.13 also __trunc__
+INT_METHODS = ("__int__", "__index__", "__trunc__") if PY < (3, 14) else ("__int__", "__index__")
 # 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments
 CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)
 

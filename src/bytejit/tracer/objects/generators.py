@@ -8,7 +8,7 @@ from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break, CannotReconstruct, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, GenVar, InstanceVar, Var
-from bytejit.tracer.core.versions import FOR_ITER_KEEPS
+from bytejit.tracer.core.versions import CLOSE_RETURNS, FOR_ITER_KEEPS
 
 from .class_facts import class_lookup
 
@@ -62,20 +62,21 @@ def go_on(t: Tracer, gen: GenVar, value: Var) -> tuple[bool, Var]:
     return t.calls.resume(gen, value)
 
 
-def close(t: Tracer, gen: GenVar) -> None:
-    """gen.close(). Raises: Raised."""
+def close(t: Tracer, gen: GenVar) -> Var:
+    """gen.close(), with what it gives. Raises: Raised."""
     gen = t.calls.moved(gen)
     if not gen.started or gen.finished:
         gen.finished = True
-        return
+        return NONE
     try:
-        finished, _ = throw(t, gen, t.raised(GeneratorExit()))
+        finished, value = throw(t, gen, t.raised(GeneratorExit()))
     except Raised as e:
         if issubclass(e.exc.cls, (GeneratorExit, StopIteration)):
-            return
+            return NONE
         raise
     if not finished:
         raise t.raised(RuntimeError("generator ignored GeneratorExit"))
+    return value if CLOSE_RETURNS else NONE
 
 
 def close_iterator(t: Tracer, v: Var) -> None:
