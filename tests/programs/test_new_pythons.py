@@ -81,6 +81,21 @@ def test_sums_of_numbers(backend):
     same(f, *[(rng.random(), rng.random()) for _ in range(4)], backend=backend)
 
 
+def test_sums_of_floats_that_change_cost_one_more_compile():
+    def f(x, v, w):
+        return x * sum([v, w, 0.1, 0.2, 1]), sum([v] * 7), sum((v, w), 0.3), sum([x, v, w]), sum([1, v, 2.5, x, 0.1])
+
+    same(f, *[(rng.random(), rng.random()) for rng in map(random.Random, range(5))])
+    assert bytejit.counters.total("graphs") == 2
+
+
+def test_a_sum_of_what_only_the_run_knows():
+    def f(x):
+        return x * 2, sum([(x > n).sum().item() for n in range(3)])
+
+    same(f)
+
+
 def test_a_sum_adds_as_it_takes():
     """What the items and their additions do is done in Python's order"""
 

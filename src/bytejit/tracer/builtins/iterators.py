@@ -168,7 +168,7 @@ def sum_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _is_number(v: Var) -> bool:
-    return type(v) is SymVar or isinstance(v, Known) and type(v.obj) in (int, float, complex, bool)
+    return type(v) is SymVar or type(v) is Known and type(v.obj) in (int, float, complex, bool)
 
 
 def _sum(*numbers: Any) -> Any:
@@ -178,9 +178,9 @@ def _sum(*numbers: Any) -> Any:
 def _sum_of_numbers(t: Tracer, numbers: list[Var]) -> Var:
     """Their sum as Python's `sum` computes it. Of more than two floats (or complex numbers) that need not be what adding them one
     by one gives: since 3.12 (3.14) it carries along what the additions round off."""
-    if len(numbers) > 1 and all(isinstance(v, Known) for v in numbers):
+    if len(numbers) > 1 and all(type(v) is Known for v in numbers):
         return t.operators.fold(_sum, *(t.const(v) for v in numbers))
-    added = [v for v in numbers if not isinstance(v, Known) or v.obj or type(v.obj) is not int]
+    added = [v for v in numbers if type(v) is SymVar or t.const(v) or t.type_of(v) is not int]
     if len(added) > 2 and SUM_COMPENSATES and any(t.type_of(v) is float for v in added):
         if (found := call_anew(t, _sum, numbers)) is not None:
             return found
