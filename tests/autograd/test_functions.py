@@ -8,6 +8,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import bytejit
+
 from tests.programs.test_autograd import Reverse, Reversible, Same, Split, Square
 
 from .beside import BACKENDS, beside
@@ -236,3 +238,27 @@ def test_differentiated_twice():
         return g.detach()
 
     beside("aot_eager", lambda x, w: Square.apply(x @ w), data, drive, torch_runs=2)
+
+
+def test_a_result_that_the_region_went_back_through() -> None:
+    """An output of a function of the program's, whose backward pass ran in the region: its saved tensors are gone"""
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * x * g
+
+    def f(x):
+        y = Square.apply(x)
+        return y, *torch.autograd.grad(y.sum(), x)
+
+    x = torch.arange(3.0, requires_grad=True)
+    for got, want in zip(bytejit.compile(f)(x), f(x)):
+        torch.testing.assert_close(got, want)
+        assert got.requires_grad == want.requires_grad

@@ -135,3 +135,17 @@ def test_parts_of_what_was_refused(name, dynamic):
         bad[k] = 6
         with pytest.raises(IndexError):
             c(x, bad)
+
+
+def test_questions_of_torchs_own_code_are_no_results():
+    """torch's formulas ask `is_same_size`, a bool that nobody reads: no call of the graph that stays"""
+
+    def loss(w, x):
+        return ((w * x).sin() ** 2).sum()
+
+    def f(w, x):
+        return torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x), torch.func.jvp(torch.exp, (w,), (x[0],))
+
+    w, x = torch.rand(3), torch.rand(4, 3)
+    torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(w, x), f(w, x))
+    assert not bytejit.counters["faults"]

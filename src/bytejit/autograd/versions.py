@@ -69,7 +69,10 @@ def _nodes(primals: Sequence[Fake]) -> Iterator:
 def _hooked(node: torch.autograd.graph.Node, name: str) -> bool:
     """Whether hooks have packed what a node holds under a name (a checkpoint's, the program's): to look at it would be to run
     them, and eager compares no versions."""
-    held = getattr(node, name)
+    try:
+        held = getattr(node, name)
+    except RuntimeError:  # a function of the program's: the region went back through it, and it holds nothing any more
+        return False
     return any(getattr(x, "unpack_hook", None) is not None for x in (held if isinstance(held, (list, tuple)) else (held,)))
 
 

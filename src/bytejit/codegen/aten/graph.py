@@ -203,13 +203,16 @@ def check(aten: Aten) -> Aten:
 
 def stays(node: torch.fx.Node) -> bool:
     """Whether a call is made where nobody reads its result: it acts, or may raise for values of its operands (an index out of
-    range), which is seen. An operator without a row may, unless it is a view."""
+    range), which is seen. An operator without a row may, unless it is a view, or answers a question of torch's own code
+    (`is_same_size`)."""
     if acts(node):
         return True
     row = table().by_aten.get(str(node.target))
     if row is not None:
         return row.raises or row.refuses
-    return isinstance(node.target, torch._ops.OpOverload) and not is_view(node.target)
+    if not isinstance(node.target, torch._ops.OpOverload) or is_view(node.target):
+        return False
+    return any("Tensor" in str(made.type) for made in node.target._schema.returns)
 
 
 def acts(node: torch.fx.Node) -> bool:
