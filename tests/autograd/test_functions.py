@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import bytejit
-
 from tests.programs.test_autograd import Reverse, Reversible, Same, Split, Square
 
 from .beside import BACKENDS, beside

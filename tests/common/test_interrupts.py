@@ -7,6 +7,8 @@ import ctypes
 import signal
 import sys
 import threading
+import time
+import types
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,6 +19,9 @@ from bytejit.common import interrupts
 from bytejit.common.ambient import capture
 from bytejit.common.ambient_kinds import KINDS, WATCHED
 from bytejit.common.interrupts import SIGNALS, interruptible, poll, uninterrupted
+from bytejit.kernels import workers
+from bytejit.kernels.tune import Tuner
+from bytejit.kernels.tune_gpu import GpuTuner
 from bytejit.runtime import dispatch
 
 if sys.platform == "win32":
@@ -271,3 +276,67 @@ def test_an_interrupt_in_a_graph_that_changes_the_grad_mode() -> None:
     with pytest.raises(KeyboardInterrupt):
         c(torch.ones(2))
     assert torch.is_grad_enabled()
+
+
+class Waiting:
+    """A compile worker that takes a second a job."""
+
+    asked = 0
+
+    def __init__(self) -> None:
+        self.process = types.SimpleNamespace(poll=lambda: None)
+
+    def ask(self, job: dict) -> dict:
+        Waiting.asked += 1
+        time.sleep(1)
+        return job
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_signal_while_workers_compile(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Jobs of a GPU's kernels are waited for by threads: the compile ends at once, and begins no further job"""
+    monkeypatch.setattr(workers, "Worker", Waiting)
+    Waiting.asked = 0
+    pool, jobs = workers.Workers(2), [{"job": i} for i in range(count)]
+    with handling(expire):
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        begin = time.perf_counter()
+        with pytest.raises(TimedOut):
+            uninterrupted(pool.map, jobs)
+        assert time.perf_counter() - begin < 0.9
+    time.sleep(1)
+    assert Waiting.asked == min(count, 2)
+    assert pool.map(jobs[:2]) == jobs[:2]
+
+
+def test_what_a_worker_raises_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Waiting, job: dict) -> dict:
+        raise OSError("no process")
+
+    monkeypatch.setattr(workers, "Worker", Waiting)
+    monkeypatch.setattr(Waiting, "ask", refuse)
+    with pytest.raises(OSError, match="no process"):
+        workers.Workers(2).map([{}, {}, {}])
+
+
+@pytest.mark.parametrize("kind", [Tuner, GpuTuner])
+def test_a_signal_while_libraries_are_timed(monkeypatch: pytest.MonkeyPatch, kind: type[Tuner]) -> None:
+    """Between two rounds of calls; the GPU is pretended"""
+    tuner = object.__new__(kind)
+    tuner.clock, tuner.spent = iter(range(10**6)).__next__, 0.0
+    monkeypatch.setattr(GpuTuner, "_seconds", lambda self, call, runs: call() or 1.0)
+    calls = []
+
+    def slow() -> None:
+        calls.append(len(calls))
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGALRM)
+
+    ready = {"a": (slow, [()]), "b": (slow, [()])}
+    with handling(expire):
+        with pytest.raises(TimedOut):
+            uninterrupted(tuner._rounds, ready, {"a": 1e-6, "b": 1e-6}, "a")
+    assert len(calls) == 2

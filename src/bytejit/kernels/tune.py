@@ -201,6 +201,7 @@ class Tuner:
         ready, strides, errors, first = {}, {}, {}, {}
         with torch.no_grad():
             for candidate in candidates:
+                poll()
                 try:
                     runs = [candidate.prepare(*s) for s in sets] if candidate.prepare else sets
                     start = self.clock()
@@ -223,6 +224,7 @@ class Tuner:
         patient = begin + (PATIENCE if self.spent < TOTAL else BUDGET)
         active, turn = list(ready), 0
         while len(active) > 1:
+            poll()
             for name in active if turn % 2 == 0 else active[::-1]:
                 call, runs = ready[name]
                 operands = runs[turn % len(runs)]

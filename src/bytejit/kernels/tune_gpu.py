@@ -8,6 +8,7 @@ from types import ModuleType
 
 import torch
 
+from bytejit.common.interrupts import poll
 from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 
@@ -76,6 +77,7 @@ class GpuTuner(Tuner):
         samples: dict[str, list[float]] = {n: [] for n in ready}
         active = list(ready)
         for turn in range(ROUNDS):
+            poll()
             for name in active:
                 call, runs = ready[name]
                 samples[name].append(self._seconds(call, [runs[(turn * CALLS + k) % len(runs)] for k in range(CALLS)]))

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.interrupts import poll
 from bytejit.common.registry import count
 
 from .disk import digest
@@ -80,6 +81,15 @@ class LaunchTuner:
         """Put the choice for each launch into `builder.chosen`."""
         known, began = dict(self.store.load()), self.clock()
         fresh: dict[str, int] = {}
+        try:
+            self.choose_each(launches, known, fresh, began)
+        finally:  # a signal may end the compile here
+            self.memory.clear()
+            if fresh:
+                self.store.merge(fresh)
+
+    def choose_each(self, launches: Sequence[Any], known: dict, fresh: dict[str, int], began: float) -> None:
+        """The same, with the choices of earlier processes; those that are timed now are put into `fresh`."""
         for launch in launches:
             configs = candidates(launch)
             if not configs or (launch.kernel, launch.config) in self.builder.chosen:
@@ -92,9 +102,6 @@ class LaunchTuner:
                     continue
                 fresh[key] = at
             self.builder.chosen[launch.kernel, launch.config] = configs[at]
-        self.memory.clear()
-        if fresh:
-            self.store.merge(fresh)
 
     def key(self, launch: Any, configs: tuple) -> str:
         """What decides a choice."""
@@ -131,6 +138,7 @@ class LaunchTuner:
             run()  # warm
         times: dict[int, list[float]] = {i: [] for i in runs}
         for _ in range(ROUNDS):
+            poll()
             for i, run in runs.items():
                 times[i].append(self.timer(run))
         return choose(times)

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from bytejit.common.interrupts import poll
 from bytejit.errors import BytejitError
 
 from .machine import cpu
@@ -22,6 +24,7 @@ from .owned import Refused
 from .scratch import temporary
 
 MOST = 8  # workers at once
+WAIT = 0.05  # seconds between two looks at signals that came
 WARM = """import triton
 import triton.language as tl
 @triton.jit
@@ -117,26 +120,34 @@ class Workers:
         raise AssertionError("unreachable")
 
     def map(self, jobs: Sequence[dict]) -> list[dict]:
-        """The results in the order of the jobs; each holds "error" or what `triton_worker.compile_job` returns."""
-        if len(jobs) == 1:
-            return [self.ask(jobs[0])]
+        """The results in the order of the jobs; each holds "error" or what `triton_worker.compile_job` returns. Threads wait for
+        the workers, so that this one can be left. Raises: Interrupted; no further job is begun then."""
         results: list[dict] = [{}] * len(jobs)
-        waiting = iter(range(len(jobs)))
-        lock = threading.Lock()
+        failed: list[BaseException] = []
+        waiting = deque(range(len(jobs)))
 
         def work() -> None:
-            while True:
-                with lock:
-                    i = next(waiting, None)
-                if i is None:
-                    return
-                results[i] = self.ask(jobs[i])
+            try:
+                while True:
+                    i = waiting.popleft()
+                    results[i] = self.ask(jobs[i])
+            except IndexError:  # no job is left
+                return
+            except BaseException as error:  # it is raised where the results are waited for
+                failed.append(error)
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.size, len(jobs)))]
         for t in threads:
             t.start()
-        for t in threads:
-            t.join()
+        try:
+            for t in threads:
+                while t.is_alive():
+                    t.join(WAIT)
+                    poll()
+        finally:
+            waiting.clear()
+        if failed:
+            raise failed[0]
         return results
 
     def warm(self, arch: int) -> None:
