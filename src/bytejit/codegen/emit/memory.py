@@ -1,12 +1,16 @@
-"""Internal memory of a compiled call: the arena, and blocks for sizes that are known at the call only."""
+"""Memory of a compiled call: the arena, blocks for sizes that are known at the call only, outputs of many bytes."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
 
 from bytejit.codegen.loops.ir import View
+from bytejit.common import large_pages
+
+LARGE = 32 << 20  # bytes from which the C library hands memory back at once, so that the next has pages to be made
 
 
 class SlotMemory:
@@ -48,6 +52,7 @@ def aligned_block(size: int) -> torch.Tensor:
     """Memory of `size` bytes that begins at a multiple of 64."""
     with torch.inference_mode(False), torch.no_grad():
         memory = torch.empty(size + 64, dtype=torch.uint8)
+        large_pages.ask_for(memory.data_ptr(), size)
         return memory[-memory.data_ptr() % 64 :]
 
 
@@ -72,3 +77,55 @@ def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]
             return (base.data_ptr(), base, *(view_of(base, *v) for v in views))
 
     return make
+
+
+class Kept:
+    """Memory of a large output, which others may hold too: as tensors, or as the storage itself."""
+
+    def __init__(self, made: list[torch.Tensor]) -> None:
+        self.storage = made.pop().untyped_storage()
+        self.address, self.alone = self.storage.data_ptr(), self.holders()
+        large_pages.ask_for(self.address, self.storage.nbytes())
+
+    def holders(self) -> tuple[int, int]:
+        """How many hold it in C++, and in Python."""
+        return torch._C._storage_Use_Count(self.storage._cdata), sys.getrefcount(self.storage)
+
+    def is_free(self) -> bool:
+        """Whether nobody else holds it."""
+        return self.holders() == self.alone
+
+    def is_whole(self) -> bool:
+        """Whether it is where it was: memory that was resized, or is shared with another process, is not."""
+        return self.storage.data_ptr() == self.address
+
+
+class LargeOutput:
+    """Allocates an output of many bytes: in the memory of an earlier one that nobody holds any more, where there is such.
+    To make pages for a gradient of 100 MB takes as long as an optimizer's pass over it. At most `KEPT` are kept: a gradient
+    lives until the next one has taken its place."""
+
+    KEPT = 2
+
+    def __init__(self, new: Callable[[tuple, tuple], torch.Tensor], dtype: torch.dtype) -> None:
+        self.new, self.plain = new, torch.empty(0, dtype=dtype)
+        self.kept: list[Kept] = []
+
+    def __call__(self, shape: tuple, stride: tuple) -> torch.Tensor:
+        found = None
+        for _ in range(len(self.kept)):
+            try:
+                row = self.kept.pop(0)  # so that no other thread takes it
+            except IndexError:
+                break
+            if row.is_free():
+                if row.is_whole():
+                    found = row
+                    break
+            else:
+                self.kept.append(row)
+        found = found or Kept([self.new(shape, stride)])
+        made = self.plain.new_empty(0).set_(found.storage, 0, shape, stride)
+        self.kept.append(found)
+        del self.kept[: -self.KEPT]
+        return made

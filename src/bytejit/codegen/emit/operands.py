@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import View
+from bytejit.codegen.loops.ir import Buffer, View
+from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
 from bytejit.common.dtypes import torch_dtype
@@ -17,6 +18,7 @@ from bytejit.errors import Bug
 
 from .check import Fits
 from .common import symbol_atoms, symbols_in
+from .memory import LARGE, LargeOutput
 
 
 class Printed(Protocol):
@@ -127,10 +129,17 @@ class Operands:
             if b.kind != "output":
                 raise Bug(f"{b!r} is used before a step makes it")
             name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
-            dtype = torch_dtype(b.dtype)
-            maker = self.bind(f"new_{b.dtype}", self.maker(dtype))
+            maker = self.allocator(name, b)
             self.lines.append(f"{name} = {maker}({self.dims(b.shape)}, {self.dims(b.stride)})")
         return self.text[buffer]
+
+    def allocator(self, name: str, b: Buffer) -> str:
+        """The name of what allocates an output."""
+        dtype = torch_dtype(b.dtype)
+        size = extent(b)
+        if self.plan.target == "cpu" and isinstance(size, int) and size >= LARGE:
+            return self.bind(f"new_{name}", LargeOutput(self.maker(dtype), dtype))
+        return self.bind(f"new_{b.dtype}", self.maker(dtype))
 
     def view(self, v: View) -> str:
         """A window on a buffer, as a tensor."""
