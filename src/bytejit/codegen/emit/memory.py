@@ -79,7 +79,7 @@ def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]
     return make
 
 
-class Kept:
+class OutputMemory:
     """Memory of a large output, which others may hold too: as tensors, or as the storage itself."""
 
     def __init__(self, made: list[torch.Tensor]) -> None:
@@ -109,7 +109,7 @@ class LargeOutput:
 
     def __init__(self, new: Callable[[tuple, tuple], torch.Tensor], dtype: torch.dtype) -> None:
         self.new, self.plain = new, torch.empty(0, dtype=dtype)
-        self.kept: list[Kept] = []
+        self.kept: list[OutputMemory] = []
 
     def __call__(self, shape: tuple, stride: tuple) -> torch.Tensor:
         found = None
@@ -124,7 +124,7 @@ class LargeOutput:
                     break
             else:
                 self.kept.append(row)
-        found = found or Kept([self.new(shape, stride)])
+        found = found or OutputMemory([self.new(shape, stride)])
         made = self.plain.new_empty(0).set_(found.storage, 0, shape, stride)
         self.kept.append(found)
         del self.kept[: -self.KEPT]

@@ -10,6 +10,7 @@ from bytejit.codegen.aten.concatenations import share_concatenations
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.long_scans import split_long_scans
 from bytejit.codegen.aten.rewrite import Constants, copy_graph, drop_dead
+from bytejit.codegen.aten.scattered_sums import scatter_into_addends
 from bytejit.codegen.aten.thin_products import expand_thin_products
 from bytejit.codegen.passes import Journal, Pass, run_passes
 
@@ -54,6 +55,7 @@ def choose_libraries(
 
 CPU_PASSES = (
     on_graph(share_concatenations, "first: layouts follow what is read"),
+    on_graph(scatter_into_addends),
     on_graph(join_sums, "before linears: what it makes is a product as others"),
     on_graph(join_attentions, "before linears: a bias is added by kernels that read its product"),
     on_graph(choose_linears, "before attentions: their projections are products"),
