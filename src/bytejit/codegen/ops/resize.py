@@ -34,6 +34,16 @@ def _factor(size: int, out: int, scale: float | None) -> float:
     return torch.tensor(1 / scale if scale else size / out, dtype=torch.float32).item()
 
 
+def nearest_source(size: int, out: int, scale: float | None, exact: bool) -> tuple[int, int, int]:
+    """(a, b, c): point i of the result is pixel (a * i + b) // c. Raises: NoRule, where torch's floats say otherwise."""
+    a, b, c = (2 * size, size, 2 * out) if exact else (size, 0, out)
+    f, at = torch.tensor(_factor(size, out, scale), dtype=torch.float32), torch.arange(out, dtype=torch.float32)
+    there = ((at + 0.5 if exact else at) * f).floor().clamp(max=size - 1).long()
+    if not torch.equal(there, (a * torch.arange(out) + b) // c):
+        raise NoRule("a scale that rounds")
+    return a, b, c
+
+
 def _nearest(n: int, exact: bool) -> None:
     name = f"_upsample_nearest_exact{n}d" if exact else f"upsample_nearest{n}d"
 
@@ -42,17 +52,13 @@ def _nearest(n: int, exact: bool) -> None:
         """By index arithmetic, where that is what torch's float arithmetic gives at each output position."""
         out = ctx.spec().shape
         numbers(*x.shape[-n:], *out[-n:])
-        for d, scale in enumerate(scales_of(ctx, scales, n), -n):
-            a, b = x.shape[d], out[d]
-            f, at = torch.tensor(_factor(a, b, scale), dtype=torch.float32), torch.arange(b, dtype=torch.float32)
-            there = ((at + 0.5 if exact else at) * f).floor().clamp(max=a - 1).long()
-            if not torch.equal(there, (2 * torch.arange(b) + 1) * a // (2 * b) if exact else torch.arange(b) * a // b):
-                raise NoRule("a scale that rounds")
+        sources = [nearest_source(x.shape[d], out[d], scale, exact) for d, scale in enumerate(scales_of(ctx, scales, n), -n)]
 
-        def own(v: Any, a: int, b: int) -> ix.Index:
-            return ix.floordiv((v * 2 + 1) * a, 2 * b, ctx.sizes) if exact else ix.floordiv(v * a, b, ctx.sizes)
+        def element(c: tuple) -> Expr:
+            own = (ix.floordiv(ix.index(v) * a + b, k, ctx.sizes) for v, (a, b, k) in zip(c[-n:], sources))
+            return ctx.read(x, (*c[:-n], *own))
 
-        return ctx.map(lambda c: ctx.read(x, (*c[:-n], *(own(ix.index(c[d]), x.shape[d], out[d]) for d in range(-n, 0)))))
+        return ctx.map(element)
 
 
 for _n in (1, 2, 3):
@@ -62,39 +68,55 @@ for _n in (1, 2, 3):
 
 # ---- linear, cubic ------------------------------------------------------------------------------------------------
 class Between:
-    """Where the points of the result lie along each of the last n dims of x, computed as eager does."""
+    """Where the points of a result lie along each of the last n dims of an input, computed as eager does. sizes, out: of those
+    dims, of the input and of the result."""
 
-    def __init__(self, ctx: Lowering, x: Value, n: int, align: bool, scales: tuple):
-        self.ctx, self.x, self.n, self.align, self.out = ctx, x, n, align, ctx.spec().shape
-        self.scales, self.acc = scales_of(ctx, scales, n), acc_dtype(x.dtype)
-        numbers(*x.shape[-n:], *self.out[-n:])
-        if self.acc not in ("f32", "f64"):
+    def __init__(self, ctx: Lowering, sizes: tuple, out: tuple, acc: str, align: bool, scales: tuple):
+        self.ctx, self.sizes, self.out, self.acc, self.align = ctx, sizes, out, acc, align
+        self.scales = scales_of(ctx, scales, len(sizes))
+        numbers(*sizes, *out)
+        if acc not in ("f32", "f64"):
             raise NoRule("of ints")
 
-    def position(self, d: int, c: tuple, low: bool) -> F:
-        """The position along dim d of n; low: not before the first pixel."""
-        n, m, scale = self.x.shape[d - self.n], self.out[d - self.n], self.scales[d]
-        at = F(self.ctx, self.ctx.cast(self.ctx.cons.index(c[d - self.n]), self.acc))
+    def factor(self, d: int) -> float:
+        """Pixels of the input a pixel of the result, along dim d of n."""
+        n, m, scale = self.sizes[d], self.out[d], self.scales[d]
         if self.align:
-            return at * ((n - 1) / (m - 1) if m > 1 else 0.0)
-        pos = (at + 0.5) * (1 / scale if scale else n / m) - 0.5
+            return (n - 1) / (m - 1) if m > 1 else 0.0
+        return 1 / scale if scale else n / m
+
+    def position(self, d: int, i: ix.Index, low: bool) -> F:
+        """The position of point i along dim d of n; low: not before the first pixel."""
+        at = F(self.ctx, self.ctx.cast(self.ctx.cons.index(i), self.acc))
+        if self.align:
+            return at * self.factor(d)
+        pos = (at + 0.5) * self.factor(d) - 0.5
         return pos.do("maximum", 0.0) if low else pos
 
-    def ends(self, d: int, c: tuple) -> tuple[ix.Index, ix.Index, F]:
-        """The pixels around a position, and how far it lies from the first."""
-        ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, True)
+    def linear(self, d: int, i: ix.Index) -> list[tuple[F, F]]:
+        """The two pixels around point i, and their weights."""
+        ctx, n, pos = self.ctx, self.sizes[d], self.position(d, i, True)
         low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)  # i32: vector units turn floats into those
         high = (low + 1).do("minimum", n - 1)
         part = (pos - F(ctx, ctx.cast(low.e, self.acc))).do("minimum", 1.0)
-        return place(ctx.cast(low.e, "i64"), n), place(ctx.cast(high.e, "i64"), n), part
+        return [(low, 1 - part), (high, part)]
 
-    def cubic(self, d: int, c: tuple) -> list[tuple[ix.Index, F]]:
-        """The four pixels around a position, and their weights."""
-        ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, False)
+    def cubic(self, d: int, i: ix.Index) -> list[tuple[F, F]]:
+        """The four pixels around point i, and their weights."""
+        ctx, n, pos = self.ctx, self.sizes[d], self.position(d, i, False)
         low = pos.do("floor")
         first = F(ctx, ctx.cast(low.e, "i32"))
         places = ((first + (k - 1)).do("maximum", 0).do("minimum", n - 1) for k in range(4))
-        return [(place(ctx.cast(i.e, "i64"), n), w) for i, w in zip(places, weights(pos - low))]
+        return list(zip(places, weights(pos - low)))
+
+    def read(self, d: int, pixels: list[tuple[F, F]]) -> list[tuple[ix.Index, F]]:
+        """The same, as coordinates."""
+        return [(place(self.ctx.cast(i.e, "i64"), self.sizes[d]), w) for i, w in pixels]
+
+
+def between(ctx: Lowering, x: Value, n: int, align: bool, scales: tuple) -> Between:
+    """Of the result that is being made of x."""
+    return Between(ctx, x.shape[-n:], ctx.spec().shape[-n:], acc_dtype(x.dtype), align, scales)
 
 
 def weights(t: F) -> list[F]:
@@ -112,16 +134,16 @@ def weights(t: F) -> list[F]:
 def _linear(n: int, name: str) -> None:
     @row(name, name, f"{name}.vec")
     def lower(ctx: Lowering, x: Value, size: Any, align: bool, *scales: Any) -> Value:
-        between = Between(ctx, x, n, align, scales)
+        found = between(ctx, x, n, align, scales)
 
         def element(c: tuple) -> Expr:
-            ends = [between.ends(d, c) for d in range(n)]
+            ends = [found.read(d, found.linear(d, ix.index(c[d - n]))) for d in range(n)]
 
             def blend(own: tuple) -> F:
                 if len(own) == n:
-                    return F(ctx, ctx.read(x, (*c[:-n], *own), between.acc))
-                low, high, part = ends[len(own)]
-                return blend((*own, low)) * (1 - part) + blend((*own, high)) * part
+                    return F(ctx, ctx.read(x, (*c[:-n], *own), found.acc))
+                (low, near), (high, part) = ends[len(own)]
+                return blend((*own, low)) * near + blend((*own, high)) * part
 
             return blend(()).e
 
@@ -134,13 +156,13 @@ for _n, _name in ((1, "upsample_linear1d"), (2, "upsample_bilinear2d"), (3, "ups
 
 @row("upsample_bicubic2d", "upsample_bicubic2d", "upsample_bicubic2d.vec")
 def bicubic(ctx: Lowering, x: Value, size: Any, align: bool, *scales: Any) -> Value:
-    between = Between(ctx, x, 2, align, scales)
+    found = between(ctx, x, 2, align, scales)
 
     def element(c: tuple) -> Expr:
-        rows, columns = between.cubic(0, c), between.cubic(1, c)
+        rows, columns = (found.read(d, found.cubic(d, ix.index(c[d - 2]))) for d in (0, 1))
         lines = []
         for y, wy in rows:
-            line = [F(ctx, ctx.read(x, (*c[:-2], y, z), between.acc)) * wx for z, wx in columns]
+            line = [F(ctx, ctx.read(x, (*c[:-2], y, z), found.acc)) * wx for z, wx in columns]
             lines.append(functools.reduce(operator.add, line) * wy)
         return functools.reduce(operator.add, lines).e
 
