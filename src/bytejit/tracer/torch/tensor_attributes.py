@@ -75,7 +75,7 @@ class TensorAttributes(Component):
             value = getattr(v.fake, name)
         except DataDependent:
             raise Break(f"a tensor's {name} needs its value") from None
-        except (RuntimeError, NotImplementedError) as e:
+        except (RuntimeError, TypeError) as e:  # what `imag` of a real tensor raises: TypeError since torch 2.15
             raise Break(f"a tensor's {name}: {e}") from None
         if isinstance(value, torch.Tensor):
             return self.t.tensors.call_tensor_op(getattr, [v, Known(name)], {})
