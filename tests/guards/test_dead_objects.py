@@ -10,6 +10,7 @@ import collections
 import functools
 import gc
 import random
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -540,3 +541,50 @@ def test_weak_references_as_keys_keep_nothing_alive():
         gone = weakref.ref(o)
         del o
         assert gone() is None and not members
+
+
+def ends(kind: str, log: list) -> Callable:
+    """A function that puts another object in the place of one whose end is told."""
+
+    class Told:
+        def __init__(self, i: int) -> None:
+            self.i = i
+            if kind == "finalize":
+                weakref.finalize(self, log.append, ("gone", i))
+
+    class Finalized(Told):
+        def __del__(self) -> None:
+            log.append(("gone", self.i))
+
+    cls = Told if kind == "finalize" else Finalized
+    box, table = types.SimpleNamespace(now=cls(-1)), {"now": cls(-2), "list": [cls(-3)]}
+
+    def step(x: torch.Tensor, i: int) -> tuple:
+        if kind == "item":
+            table["now"] = cls(i)
+        elif kind == "in a list":
+            table["list"] = [cls(i)]
+        elif kind == "deleted":
+            table.pop("spare", None)
+            table["spare"] = 1
+            if "now" in table:
+                del table["now"]
+        else:
+            box.now = cls(i)
+        log.append(("step", i))
+        return x + i, len(log)
+
+    return step
+
+
+@pytest.mark.parametrize("kind", ["attribute", "finalize", "item", "in a list", "deleted"])
+def test_what_is_replaced_ends_at_its_place(kind: str) -> None:
+    """Its finalizer runs before what follows, and what it writes is not lost"""
+    seen = []
+    for compiled in (False, True):
+        log: list = []
+        step = ends(kind, log)
+        f = bytejit.compile(step, backend="eager") if compiled else step
+        counts = [f(torch.ones(1), i)[1] for i in range(4)]
+        seen.append((counts, list(log)))
+    assert seen[0] == seen[1]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import weakref
-from collections import deque
-from types import FunctionType, GeneratorType, ModuleType
-from typing import Any
+from types import GeneratorType
 
 import torch
 
@@ -17,8 +14,8 @@ from bytejit.tracer.core.table import RETURN, handles
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, CellVar, DictVar, GenVar, InstanceVar, Known, Lazy, SeqVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
-from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.exceptions import exception_var
+from bytejit.tracer.objects.finalizers import ends_by_code
 
 
 @handles("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "NOT_TAKEN")
@@ -150,18 +147,6 @@ def let_go(t: Tracer, f: Frame, value: Var) -> None:
         obj = v.obj if type(v) is Lazy else getattr(v, "real", None) if isinstance(v, (InstanceVar, SeqVar, DictVar)) else None
         if f is t.root and obj is not None and ends_by_code(obj):
             raise Break("an object with a finalizer let go")
-
-
-def ends_by_code(obj: Any, deep: bool = True) -> bool:
-    """Whether an object, or one of a small container's items, has a finalizer, or weak references that tell its end."""
-    if type(obj) in (list, tuple, set, deque):
-        return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj)
-    if type(obj) is dict:
-        return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj.values())
-    if class_attribute(type(obj), "__del__") is not None:
-        return True
-    known = isinstance(obj, (torch.Tensor, torch.nn.Module, type, FunctionType, ModuleType))
-    return not known and weakref.getweakrefcount(obj) > 0
 
 
 PLAIN = (torch.Tensor, int, float, str, type(None))  # whose end no weak reference of the program tells, as a rule

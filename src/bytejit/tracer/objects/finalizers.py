@@ -1,0 +1,42 @@
+"""Objects whose end runs code of the program: what lets go of one is done by the original code, at its place."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import DictVar, Lazy
+
+from .class_facts import class_attribute
+from .containers import runs_code
+
+
+def ends_by_code(obj: Any, deep: bool = True) -> bool:
+    """Whether an object, or one of a small container's items, has a finalizer, or weak references that tell its end."""
+    if type(obj) in (list, tuple, set, deque):
+        return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj)
+    if type(obj) is dict:
+        return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj.values())
+    if class_attribute(type(obj), "__del__") is not None:
+        return True
+    known = isinstance(obj, (torch.Tensor, torch.nn.Module, type, FunctionType, ModuleType))
+    return not known and weakref.getweakrefcount(obj) > 0
+
+
+def check_replaced(d: DictVar, key: object) -> None:
+    """Before a write of an item, or its deletion, in a dict from outside (that of an object's attributes too). Raises: Break
+    where the object that goes has a finalizer: the region's writes are made at its end, too late for that."""
+    if d.real is None or key in d.deleted or runs_code(key):
+        return
+    if key in d.items:
+        held = d.items[key][1]
+        old = held.obj if type(held) is Lazy else getattr(held, "real", None)
+    else:
+        old = d.real.get(key)
+    if old is not None and ends_by_code(old):
+        raise Break("an object with a finalizer replaced")
