@@ -23,6 +23,7 @@ r = torch.randn
 PROGRAMS = {
     "sin_cos": (lambda x, y: torch.sin(x) + torch.cos(y), (r(10000), r(10000))),
     "huge_sines": (lambda x, y: torch.sin(x * 1e7) + torch.cos(y * 1e30), (r(3001), r(3001))),
+    "sines_in_one_block": (lambda x: (x.sin(), y := torch.stack([x, x + 1], -3), y.exp().sum(-3).cos()), (r(16, 9, 8),)),
     "sine_rows": (lambda x: x.sin().softmax(-1), (r(40, 70) * 1e5,)),
     "softmax": (lambda x: x.softmax(-1), (r(64, 131),)),
     "norm_gelu": (lambda x, w, b: F.gelu(F.layer_norm(x + x.sin(), (128,), w, b)), (r(64, 128), r(128), r(128))),

@@ -125,6 +125,7 @@ class NestPrinter(Reductions):
         if not far:
             emit(False)
             return
+        t.open()  # nests of one block are neighbours
         t.add("i32 far = 0;")
         t.add("#pragma omp simd reduction(| : far)")
         var = f"{axis}_at" if n.block else axis
@@ -146,6 +147,7 @@ class NestPrinter(Reductions):
         t.close()
         t.open("else")
         emit(True)
+        t.close()
         t.close()
 
     def depth_of(self, n: NestState, e: Expr) -> int:

@@ -26,8 +26,8 @@ class CppText(Text):
         else:
             self.rows.append((line, comment))
 
-    def open(self, line: str) -> None:
-        self.add(line + " {")
+    def open(self, line: str = "") -> None:
+        self.add(f"{line} {{".lstrip())
         self.depth += 1
 
     def close(self, end: str = "}") -> None:
