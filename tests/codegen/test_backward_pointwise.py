@@ -91,6 +91,12 @@ LOSSES: dict[str, tuple[Callable, Callable]] = {
 }
 
 
+@pytest.mark.parametrize("name", ["mse", "smooth_l1", "huber"])
+def test_losses_of_infinite_distances(name: str) -> None:
+    op, fn = LOSSES[name]
+    check(op, lambda x: fn(x, torch.zeros(48).view(6, 8), reduction="none"), points(torch.float32))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("name", LOSSES)

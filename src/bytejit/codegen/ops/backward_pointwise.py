@@ -209,7 +209,8 @@ def smooth_l1_loss_backward(x: F, t: F, beta: float) -> F:
 def huber_loss_backward(x: F, t: F, delta: float) -> F:
     """The distance, delta at most."""
     d = x - t
-    return d.do("le", -delta).pick(d * 0 - delta, d.do("ge", delta).pick(d * 0 + delta, d))
+    most = F(d.ctx, d.ctx.const(float(delta), d.e.dtype))
+    return d.do("le", -delta).pick(-most, d.do("ge", delta).pick(most, d))
 
 
 @_loss("soft_margin_loss_backward")
