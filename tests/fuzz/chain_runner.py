@@ -69,7 +69,9 @@ class Noise(TorchDispatchMode):
         out = func(*args, **kwargs)
         for t, ret in zip(out if isinstance(out, (tuple, list)) else (out,), schema.returns):
             fresh = ret.alias_info is None or ret.alias_info.is_write
-            if fresh and isinstance(t, torch.Tensor) and t.dtype in EPS and t.numel() and 0 not in t.stride():
+            if not isinstance(t, torch.Tensor) or t._is_zerotensor():
+                continue
+            if fresh and t.dtype in EPS and t.numel() and 0 not in t.stride():
                 t.copy_(self.off(t, max(eps, EPS[t.dtype])))
         return out
 
