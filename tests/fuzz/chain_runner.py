@@ -57,6 +57,8 @@ class Noise(TorchDispatchMode):
         self.g = torch.Generator().manual_seed(seed)
 
     def off(self, t: torch.Tensor, eps: float) -> torch.Tensor:
+        if t._is_zerotensor() or t.is_meta:  # a sum with zeros that have no storage asks for its shape on meta
+            return t
         off_by = torch.randint(-1, 2, t.shape, generator=self.g).double() * (2 * eps)
         return (t.double() * (1 + off_by)).to(t.dtype)
 
@@ -69,7 +71,7 @@ class Noise(TorchDispatchMode):
         out = func(*args, **kwargs)
         for t, ret in zip(out if isinstance(out, (tuple, list)) else (out,), schema.returns):
             fresh = ret.alias_info is None or ret.alias_info.is_write
-            if not isinstance(t, torch.Tensor) or t._is_zerotensor():
+            if not isinstance(t, torch.Tensor) or t._is_zerotensor() or t.is_meta:
                 continue
             if fresh and t.dtype in EPS and t.numel() and 0 not in t.stride():
                 t.copy_(self.off(t, max(eps, EPS[t.dtype])))
