@@ -32,6 +32,7 @@ def scatter_into_addends(graph: fx.Graph, choices: Any = None) -> None:
             call = _into(graph, node, scattered, other) if sole_user(scattered) is node else None
             if call is not None:
                 replace(node, call_before(graph, node, *call, specs[0]))
+                graph.erase_node(scattered)  # its places are checked by what is in its stead
                 break
     drop_dead(graph)
 
