@@ -18,7 +18,7 @@ from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.cuda.main import runnable
 from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL, schedule_cuda
 from bytejit.codegen.cuda.source import Arg, TritonSource
-from bytejit.codegen.libraries.pass_list import GPU_JOINT_PASSES, GPU_PASSES
+from bytejit.codegen.libraries.gpu_pass_list import GPU_JOINT_PASSES, GPU_PASSES
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.memory import extent

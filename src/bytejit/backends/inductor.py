@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 
 import torch
 
@@ -19,8 +21,7 @@ from bytejit.common.graph_info import info_of, report_of
 from bytejit.compat.probes import PROBES
 from bytejit.guards.native_checker import CHECKER, unit
 from bytejit.kernels import build_cpp, library
-from bytejit.kernels.build import NoCompiler
-from bytejit.kernels.cuda_launch import NoDriver
+from bytejit.kernels.build import NoCompiler, NoDriver
 from bytejit.options import Options
 
 from .compiled import Compiled
@@ -28,7 +29,6 @@ from .devices import CPU, made, target_of
 from .set_data import apart_from_sets
 from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
 from .target import Target
-from .training import trained
 
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
@@ -59,11 +59,16 @@ def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list,
             # timing would need both passes together: these graphs are recorded only where the program asks for it
             target = type(target)(target.device, replace(options, cudagraphs=options.use_cudagraphs, freeze=False))
             build = partial(compile_training, target=target)
-            return in_kernels(gm, lambda: trained(gm, build, partial(laid_out, target=target)))
+            return in_kernels(gm, lambda: training().trained(gm, build, partial(laid_out, target=target)))
         aten = normalise(gm, fakes_of(gm))
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
     return in_kernels(gm, lambda: guarded(gm, compile_aten(gm, aten, target, example_inputs), aten))
+
+
+def training() -> ModuleType:
+    """What compiles training graphs: imported with the first of them, as it is of no use to other programs."""
+    return import_module("bytejit.backends.training")
 
 
 def in_kernels(gm: torch.fx.GraphModule, compile: Callable[[], Callable]) -> Callable:

@@ -22,8 +22,7 @@ from bytejit.common import registry
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.torch_controls import memory_budget
-from bytejit.kernels.build import BuildFailed, NoCompiler
-from bytejit.kernels.cuda_launch import NoDriver
+from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
 
 from .set_data import apart_from_sets

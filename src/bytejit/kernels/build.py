@@ -29,6 +29,10 @@ class NoCompiler(BytejitError):
     """No C++ compiler that works was found. Graphs run through torch instead."""
 
 
+class NoDriver(BytejitError):
+    """There is no CUDA driver that can be called. Graphs on a GPU run through torch."""
+
+
 class BuildFailed(BytejitError):
     """The C++ compiler refused a unit, by a bug of bytejit or of the compiler. The message has its first errors."""
 

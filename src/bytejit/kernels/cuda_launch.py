@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bytejit.common import caches
-from bytejit.errors import BytejitError
 from bytejit.options import Options
 
+from .build import NoDriver
 from .build_cpp import functions
 
 UNIT = r"""
@@ -174,10 +174,6 @@ FILL = b""".version 7.0
 }
 \0"""  # fill(address, word, words), one word a thread: the driver compiles it
 EARLY = 90  # compute capability from which on a kernel may begin before the one in front of it has ended
-
-
-class NoDriver(BytejitError):
-    """There is no CUDA driver that can be called. Graphs on a GPU run through torch."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The passes that choose libraries, by device, in the order in which they run."""
+"""The passes that choose libraries on a CPU, in the order in which they run; what runs them on any device."""
 
 from __future__ import annotations
 
@@ -8,24 +8,14 @@ from typing import Any
 
 from bytejit.codegen.aten.concatenations import share_concatenations
 from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.aten.long_scans import split_long_scans
 from bytejit.codegen.aten.rewrite import Constants, copy_graph, drop_dead
 from bytejit.codegen.aten.scattered_sums import scatter_into_addends
-from bytejit.codegen.aten.thin_products import expand_thin_products
 from bytejit.codegen.passes import Journal, Pass, run_passes
 
 from .attention import choose_attentions
-from .biases import split_bias_gradients, split_biases
 from .choices import ATEN, Choices, on_graph
-from .convolution_cuda import fuse_convs
-from .flex import choose_flex
 from .layout import choose_convs, choose_layouts
 from .linear import choose_linears
-from .linear_cuda import choose_gpu_linears
-from .padding import pad_products
-from .row_attention import take_row_attentions
-from .row_products import take_row_products
-from .stream_layouts import lay_out_streams
 from .sums_of_products import join_sums
 from .written_attention import join_attentions
 
@@ -63,19 +53,3 @@ CPU_PASSES = (
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
 )
 JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
-GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie")
-GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
-GPU_PASSES = (
-    on_graph(choose_flex, "first: what it replaces is no work for the others"),
-    on_graph(split_long_scans),
-    on_graph(expand_thin_products, "before what chooses libraries for products"),
-    on_graph(take_row_attentions),
-    on_graph(take_row_products, "before linears: they are no products then"),
-    on_graph(pad_products, "before linears: what it makes are products of another size"),
-    GPU_STREAMS,
-    on_graph(choose_gpu_linears),
-    on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
-    on_graph(split_bias_gradients),
-    on_graph(choose_convs),
-    on_graph(fuse_convs, "after layouts: cuDNN fuses with the channels innermost only"),
-)
