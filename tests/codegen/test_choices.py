@@ -336,3 +336,26 @@ def test_an_operand_that_lies_transposed_is_timed_so(monkeypatch) -> None:
     for got, want in zip(f(x, g), (g.t() @ x, x.view(3, 100, 128) @ torch.ones(128, 96)), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert asked == [((96, 300), (1, 96)), ((300, 128), (128, 1))]
+
+
+def test_distances_are_measured_on_few_rows(monkeypatch) -> None:
+    """Of large images; results of all rows are timed as they are."""
+    found = {}
+
+    class Listening(Forced):
+        def choose(self, op, specs, candidates, cold=(), attrs="", **how):
+            if op == "conv":
+                found[specs[0].shape] = how["measured"][0].shape
+            return super().choose(op, specs, candidates, cold, attrs)
+
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Listening(first("conv_nchw")))
+    net = nn.Sequential(
+        nn.Conv2d(8, 64, 3, 2, 1), nn.Conv2d(64, 128, (7, 1), dilation=(2, 1), groups=2), nn.Conv2d(128, 8, 1)
+    ).eval()
+    with torch.no_grad():
+        bytejit.compile(net)(torch.randn(2, 8, 256, 256))
+    assert found == {
+        (2, 8, 256, 256): (1, 8, 18, 256),
+        (2, 64, 128, 128): (1, 64, 13, 128),
+        (2, 128, 116, 128): (1, 128, 77, 128),
+    }

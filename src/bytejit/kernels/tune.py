@@ -132,13 +132,15 @@ class Tuner:
         sample: int = 0,
         along: Sequence[int] = (0,),
         base: str = "",
+        measured: Sequence[Spec] = (),
     ) -> Choice | None:
         """The fastest of `candidates` on operands like `specs`; the first candidate is the default.
 
         cold: operands that the real program reads from memory, not from cache (weights): they come from many places
         in turn. attrs: whatever else tells one operation from another (stride, padding). sample: rows of the result (and of
         the operands `along`) by which distances from float64 are compared (`distance.too_far`), 0: not; base: the candidate
-        that eager runs, the first one if not given. None when tuning is off and nothing is known:
+        that eager runs, the first one if not given; measured: specs to measure distances on, where the operands are
+        large. None when tuning is off and nothing is known:
         the caller takes its default. Raises: what the default candidate raises.
         """
         candidates = [c for c in candidates if not c.name.startswith(self.without)]
@@ -160,7 +162,9 @@ class Tuner:
             if not sample
             else dict(found.errors)
             if found is not None
-            else too_far(specs, {c.name: (c.call, c.prepare) for c in candidates}, base or candidates[0].name, sample, along)
+            else too_far(
+                measured or specs, {c.name: (c.call, c.prepare) for c in candidates}, base or candidates[0].name, sample, along
+            )
         )
         near = [c for c in candidates if c.name not in far] or list(candidates)
         choice = self._time(specs, near, frozenset(cold), found)

@@ -63,6 +63,7 @@ class GpuTuner(Tuner):
         sample: int = 0,
         along: Sequence[int] = (0,),
         base: str = "",
+        measured: Sequence[Spec] = (),
     ) -> Choice | None:
         """As `Tuner.choose`, without a look at distances; None, the default, where the device has no memory left for
         operands or results."""

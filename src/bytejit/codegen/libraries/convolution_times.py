@@ -23,6 +23,7 @@ from .convolution import EVERY_EPILOGUE, ConvBackward, ConvNode, is_nhwc, what_f
 
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
 BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
+NEAR_OPS = 10_000_000  # multiply-adds from which distances are measured
 APART = "nhwc, the weight's apart"  # the way of a backward pass with our own gradient of the weight
 LEAST_CHANNELS = 8  # with fewer, most lanes of our kernel are empty
 CONVERT_START = 4e-6  # seconds a call on top
@@ -45,11 +46,14 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     x, w = contiguous(at_hints(spec_of(conv.x))), spec_of(conv.w)
     on_gpu = x.device.type != "cpu"
     bias = [] if conv.b is None else [spec_of(conv.b)]
+    last: list[torch.Tensor] = []  # the images that were converted last, and what came of it: each run's are the same
 
     def converted(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if on_gpu:  # such a weight too: its conversion is a kernel of ours
             w = w.contiguous(memory_format=torch.channels_last)
-        return (x.contiguous(memory_format=torch.channels_last), w, *rest)
+        if not last or last[0] is not x:
+            last[:] = x, x.contiguous(memory_format=torch.channels_last)
+        return (last[1], w, *rest)
 
     ways: dict[str, Callable] = {}
     prepare: dict[str, Callable] = {}
@@ -62,7 +66,8 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     base = "conv_nhwc" if is_nhwc(spec_of(conv.node)) and "conv_nhwc" in ways else ""
     sample = int(spec_of(conv.node).device.type == "cpu")
     kind = "gpu conv" if on_gpu else "conv"
-    choice = timed(tune, kind, [x, w, *bias], ways, prepare, cold=[1], attrs=conv.attrs, sample=sample, base=base)
+    how = {"sample": sample, "base": base, "measured": [few_rows(x, conv), w, *bias]}
+    choice = timed(tune, kind, [x, w, *bias], ways, prepare, cold=[1], attrs=conv.attrs, **how)
     if choice is None:
         return None
     seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}
@@ -74,6 +79,15 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
     plain = float("inf") if inner else seconds.get("conv_nchw", float("inf"))
     return Times(plain, other.get(best, float("inf")), best, library.ROWS[best].any_layout)
+
+
+def few_rows(x: Spec, conv: ConvNode) -> Spec:
+    """One image of as many rows as tell how exact a convolution is: the same sums are at each of its points."""
+    (_, channels, height, width), w = x.shape, spec_of(conv.w).shape
+    ops = w[0] * math.prod(w[1:])  # at each point
+    least = conv.geometry["dilation"][0] * (w[2] - 1) + 1
+    rows = max(least, -(-NEAR_OPS // (ops * width)) * conv.geometry["stride"][0])
+    return contiguous(Spec((1, channels, min(height, rows), width), x.stride, x.dtype, x.device))
 
 
 def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
