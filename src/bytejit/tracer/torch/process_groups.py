@@ -26,4 +26,5 @@ def _asked(function: Callable, name: str) -> None:
 
 if torch.distributed.is_available():
     for _name in ("rank", "size"):
-        _asked(getattr(torch.distributed.ProcessGroup, _name), _name)
+        # the function within the descriptor: in torch 2.11 reading it from the class gives the descriptor, which has no hash
+        _asked(vars(torch.distributed.ProcessGroup)[_name].__func__, _name)
