@@ -782,3 +782,19 @@ def test_dynamic_sources_of_attributes_globals_and_numbers(monkeypatch):
             monkeypatch.setitem(f.__globals__, "TABLE", torch.ones(n, 2))
             assert torch.equal(c(batch, n), f(batch, n))
     assert len(seen) == 1
+
+
+def test_the_module_of_a_class_is_not_asked_of_its_metaclass():
+    class Lost(type):
+        @property
+        def __module__(cls):
+            raise ZeroDivisionError
+
+    class Own(metaclass=Lost):
+        n = 2.0
+
+    def f(x):
+        return x + Own().n, isinstance(x, Own)
+
+    made = bytejit.compile(f, backend="eager", fullgraph=True)(X)
+    torch.testing.assert_close(made, f(X))

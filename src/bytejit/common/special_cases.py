@@ -9,6 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import FrameType
 
+_MODULE = type.__dict__["__module__"].__get__  # past a metaclass's own, which is the program's code
+
+
+def module_of(obj: object) -> object:
+    """What a function or a class keeps as its `__module__`; None for what has none."""
+    try:
+        return _MODULE(obj) if isinstance(obj, type) else getattr(obj, "__module__", None)
+    except AttributeError:  # a class in C that has lost it
+        return None
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -29,7 +39,7 @@ class Origin:
 
     def made(self, obj: object) -> bool:
         """Whether a function or a class says that it is defined in one of them."""
-        return self.named(getattr(obj, "__module__", None))
+        return self.named(module_of(obj))
 
     def runs(self, namespace: dict) -> bool:
         """Whether code with these globals is a part of one of them."""

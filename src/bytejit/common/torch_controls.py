@@ -176,11 +176,11 @@ def wrapped(target: object) -> object:
 def noted(fn: object) -> object:
     """nn.Module.__init__ or __setstate__ itself for the one that torch's compiler, once used, has put in its place, to note
     modules by their `id`."""
-    if getattr(fn, "__module__", "") != INITS:
+    if not isinstance(fn, types.FunctionType) or fn.__module__ != INITS:
         return fn
     if fn is torch.nn.Module.__init__:
         return _left(INITS, "unpatched_nn_module_init", fn)
-    if fn is torch.nn.Module.__setstate__ and isinstance(fn, types.FunctionType):
+    if fn is torch.nn.Module.__setstate__:
         return inspect.getclosurevars(fn).nonlocals.get("setstate", fn)
     return fn
 

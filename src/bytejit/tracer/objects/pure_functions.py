@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.special_cases import module_of
+
 from .containers import VALUE_TYPES, is_constant
 
 PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
@@ -86,4 +88,4 @@ def is_pure(obj: Any) -> bool:
             type(None),
             object,
         )
-    return getattr(obj, "__module__", None) in PURE_MODULES
+    return module_of(obj) in PURE_MODULES
