@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import bytejit
 from bytejit.backends.cpu import compile_plan
 from bytejit.codegen.loops.expr import Cons
 from bytejit.codegen.loops.index import var
@@ -113,3 +115,18 @@ def test_rows(dtype: str) -> None:
         except (AssertionError, RuntimeError) as e:
             faults.append(f"{row.name}: {e}")
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_digamma_beside_its_poles(dtype: torch.dtype) -> None:
+    x = torch.tensor([-1e-40, -1e-30, -1e-10, 1e-30, -2.00001, -3.0, -0.0, float("inf"), -float("inf")], dtype=dtype)
+    made = bytejit.compile(lambda x: x.digamma(), fullgraph=True)(x)
+    torch.testing.assert_close(made, x.digamma(), equal_nan=True, rtol=1e-6 if dtype is torch.float32 else 1e-12, atol=0)
+
+
+def test_a_zero_through_elu_keeps_its_sign_whatever_alpha_is() -> None:
+    x = torch.tensor([0.0, -0.0, 2.0, -2.0, float("nan")] * 8)
+    for op in (lambda x: F.elu(x, -0.5), lambda x: F.celu(x, 1.3), F.selu):
+        made, want = bytejit.compile(lambda x: op(x), fullgraph=True)(x), op(x)
+        torch.testing.assert_close(made, want, equal_nan=True)
+        assert torch.equal(made.signbit(), want.signbit())

@@ -51,8 +51,8 @@ def gelu(x: F, approximate: str = "none") -> F:
 
 @formula("elu", ref=torch.nn.functional.elu, cost=14)
 def elu(x: F, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> F:
-    """scale * (x if x > 0 else alpha * expm1(input_scale * x))."""
-    return x.do("gt", 0).pick(x if scale == 1 else x * scale, (x * input_scale).do("expm1") * (alpha * scale))
+    """scale * (alpha * expm1(input_scale * x) if x < 0 else x): a zero keeps its sign, whatever alpha's."""
+    return x.do("lt", 0).pick((x * input_scale).do("expm1") * (alpha * scale), x if scale == 1 else x * scale)
 
 
 formula("selu", "selu", ref=torch.selu, cost=14)(lambda x: elu(x, 1.6732632423543772, 1.0507009873554805))

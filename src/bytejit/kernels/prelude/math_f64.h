@@ -314,9 +314,9 @@ BJ_COLD f64 digamma(f64 x) {
     if (x == 0.0) return copysign(BJ_INF64, -x);
     f64 out = 0.0;
     if (x < 0.0) {
-        f64 whole = floor(x);
-        if (whole == x) return (f64)BJ_NAN;
-        out = -3.141592653589793 / __builtin_tan(3.141592653589793 * (x - whole));
+        f64 part = x - trunc(x);  // exact, near the poles as well
+        if (part == 0.0) return (f64)BJ_NAN;
+        out = -3.141592653589793 / __builtin_tan(3.141592653589793 * part);
         x = 1.0 - x;
     }
     for (; x < 10.0; x += 1.0) out -= 1.0 / x;
@@ -327,7 +327,7 @@ BJ_COLD f64 digamma(f64 x) {
     q = fma(q, z, -0.003968253968253968);
     q = fma(q, z, 0.008333333333333333);
     q = fma(q, z, -0.08333333333333333);
-    return x == BJ_INF64 ? x : out + __builtin_log(x) - 0.5 / x + q * z;
+    return x == BJ_INF64 ? x + out : out + __builtin_log(x) - 0.5 / x + q * z;
 }
 BJ f32 digamma(f32 x) { return (f32)digamma((f64)x); }
 // log(exp(a) + exp(b)); of two equal infinities that.
