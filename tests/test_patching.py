@@ -310,6 +310,7 @@ def test_the_entry_point():
 BACKEND = """
 import torch, bytejit
 from bytejit.patching import as_backend
+torch.manual_seed(0)
 m, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)), torch.linspace(-1, 1, 12).reshape(3, 4)
 def same(a, b): torch.testing.assert_close(a, b)
 c = torch.compile(m, backend=as_backend)
