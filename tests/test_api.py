@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import pickle
 import sys
 import types
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import bytejit
 from bytejit.common import caches, registry
@@ -125,13 +128,12 @@ def test_a_compiled_function_goes_when_the_user_lets_go() -> None:
     [
         (3, "int 3: it is not callable"),
         (None.__class__, "the class NoneType"),
-        (len, "the builtin len"),
-        (torch.sin, "not written in Python"),
+        (operator.itemgetter(0), "the itemgetter object itemgetter"),
         (Scale, "the class Scale"),
         (torch.nn.Linear, "compile an instance of it"),
         (functools.lru_cache(double), "below the cache"),
-        (functools.partial(torch.sin), "not written in Python"),
-        ([].append, "not written in Python"),
+        (functools.partial(operator.itemgetter(0)), "not written in Python"),
+        (str.lower, "not written in Python"),
     ],
     ids=written,
 )
@@ -139,6 +141,22 @@ def test_what_cannot_be_compiled(bad: object, words: str) -> None:
     with pytest.raises(TypeError) as e:
         eager(bad)
     assert words in str(e.value) and "Python functions" in str(e.value)
+
+
+@pytest.mark.parametrize("fn", [torch.sin, F.softshrink, torch.relu, functools.partial(torch.add, alpha=2)], ids=written)
+def test_builtin_functions(fn: Callable) -> None:
+    args = (X, X) if isinstance(fn, functools.partial) else (X,)
+    compiled = bytejit.compile(fn, fullgraph=True)
+    torch.testing.assert_close(compiled(*args), fn(*args))
+    assert len(bytejit.explain(compiled, *args).graphs) == len(bytejit.explain(fn, *args).graphs) == 1
+    with pytest.raises(TypeError, match="nothing|arguments"):
+        bytejit.compile(fn)(*args, nothing=3)
+
+
+def test_builtin_functions_without_tensors() -> None:
+    items: list = []
+    assert eager(len)([1, 2]) == 2 and eager(len) is eager(len)
+    assert eager(items.append)(3) is None and items == [3]
 
 
 def test_decorators() -> None:

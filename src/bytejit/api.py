@@ -20,11 +20,12 @@ from .common.where import where_of
 from .errors import Unsupported, backend_name
 from .options import Settings, config
 from .runtime import module
+from .runtime.builtin_functions import in_python
 from .runtime.origins import mark, original, plain, settings_of, settings_of_function
 
 CAN_COMPILE = (
-    "bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "
-    "class defines __call__ in Python, and instances of torch.nn.Module"
+    "bytejit compiles Python functions, methods, lambdas, closures, builtin functions, functools.partial of these, objects "
+    "whose class defines __call__ in Python, and instances of torch.nn.Module"
 )
 # function -> settings -> its compiled form. Owner: _compile_function; size: one entry a live compiled function. The compiled
 # function refers to the plain one, so it is held weakly: both go when the user lets go of it. Cleared by nothing.
@@ -78,8 +79,7 @@ def _refuse(target: object) -> TypeError:
             f"cannot compile {name} from outside functools.cache: compile the function below the cache. {CAN_COMPILE}"
         )
     if callable(target):
-        kind = "builtin" if isinstance(target, types.BuiltinFunctionType) else f"{type(target).__name__} object"
-        return TypeError(f"cannot compile the {kind} {name}: it is not written in Python. {CAN_COMPILE}")
+        return TypeError(f"cannot compile the {type(target).__name__} object {name}: it is not written in Python. {CAN_COMPILE}")
     return TypeError(f"cannot compile {type(target).__name__} {target!r:.60}: it is not callable. {CAN_COMPILE}")
 
 
@@ -109,6 +109,8 @@ def compile_any(target: Any, settings: Settings) -> Any:
         return made
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(compile_any(target.__func__, settings))
+    if isinstance(target, types.BuiltinFunctionType):  # torch.sin, F.gelu
+        return _compile_function(in_python(target), settings)
     call = getattr(type(target), "__call__", None)
     if not inspect.isclass(target) and isinstance(call, types.FunctionType):
         return types.MethodType(_compile_function(call, settings), target)
@@ -280,6 +282,8 @@ def _with_settings(fn: object) -> tuple[Callable, Settings]:
     target = plain(fn)
     if isinstance(target, torch.nn.Module) or isinstance(target, (types.FunctionType, types.MethodType, functools.partial)):
         return target, settings_of(fn)
+    if isinstance(target, types.BuiltinFunctionType):
+        return in_python(target), settings_of(fn)
     call = getattr(type(target), "__call__", None)
     if not inspect.isclass(target) and isinstance(call, types.FunctionType):
         return types.MethodType(call, target), settings_of(fn)
