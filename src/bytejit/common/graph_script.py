@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .special_cases import module_of
 from .where import Where, with_source
 
 MANY = 64  # elements above which the values of whole numbers are not written out
@@ -108,7 +109,7 @@ def imports_text(names: Mapping[str, Any]) -> list[str]:
 
 def reached(value: Any) -> tuple[str, str]:
     """(module, dotted path) by which a function or class can be had in another process. Raises: NoText."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    module, name = module_of(value), getattr(value, "__qualname__", None)
     found = sys.modules.get(module) if isinstance(module, str) else None
     for part in name.split(".") if isinstance(name, str) else [""]:
         found = getattr(found, part, None)

@@ -151,9 +151,9 @@ def _patched(fn: object) -> bool:
     """Whether torch itself disabled a function of its own (parts of optimizers) for its own compiler's sake: the wrapper
     stands in the place of the function (a subclass's in that of its base's). What a program disables is an object of its own."""
     fn = getattr(fn, "__func__", fn)
-    module, found = getattr(fn, "__module__", None) or "", None
+    module, found = special_cases.module_of(fn), None
     if special_cases.TORCH.named(module):
-        found = sys.modules.get(module)
+        found = sys.modules.get(str(module))
         for name in getattr(fn, "__qualname__", "").split("."):
             found = getattr(found, name, None)
     return bool(found is not None and _mark(found, DISABLED))

@@ -7,6 +7,7 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
+from bytejit.common.special_cases import module_of
 from bytejit.common.text import without_records
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.versions import MAP_IS_STRICT, REDUCE_NAMES_INITIAL
@@ -93,7 +94,7 @@ def check_count(obj: Any, count: int, named: int) -> None:
 
 def describe(obj: Any) -> str:
     """The name of a callable in a message."""
-    module = getattr(obj, "__module__", None)
+    module = module_of(obj)
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
     name = without_records(str(name))
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name

@@ -202,7 +202,7 @@ def elements(t: Any, values: Iterable[Var]) -> dict:
 
 def full_name(cls: type) -> str:
     """A type's name with its module, as the newer messages of CPython have it."""
-    return cls.__qualname__ if special_cases.SHORT_NAMES.made(cls) else f"{cls.__module__}.{cls.__qualname__}"
+    return cls.__qualname__ if special_cases.SHORT_NAMES.made(cls) else f"{special_cases.module_of(cls)}.{cls.__qualname__}"
 
 
 def plain_key(t: Any, var: Var) -> object:
