@@ -149,7 +149,7 @@ def test_builtin_functions(fn: Callable) -> None:
     compiled = bytejit.compile(fn, fullgraph=True)
     torch.testing.assert_close(compiled(*args), fn(*args))
     assert len(bytejit.explain(compiled, *args).graphs) == len(bytejit.explain(fn, *args).graphs) == 1
-    with pytest.raises(TypeError, match="nothing|arguments"):
+    with pytest.raises(TypeError, match="nothing"):
         bytejit.compile(fn)(*args, nothing=3)
 
 

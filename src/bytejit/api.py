@@ -83,6 +83,16 @@ def _refuse(target: object) -> TypeError:
     return TypeError(f"cannot compile {type(target).__name__} {target!r:.60}: it is not callable. {CAN_COMPILE}")
 
 
+def _called(target: object) -> types.FunctionType | types.MethodType:
+    """The Python that a call of a builtin function (torch.sin, F.gelu) or of an object runs. Raises: TypeError."""
+    if isinstance(target, types.BuiltinFunctionType):
+        return in_python(target)
+    call = getattr(type(target), "__call__", None)
+    if not inspect.isclass(target) and isinstance(call, types.FunctionType):
+        return types.MethodType(call, target)
+    raise _refuse(target)
+
+
 def compile_any(target: Any, settings: Settings) -> Any:
     """The compiled form of whatever can be compiled; what is compiled already with these settings is returned as it is.
 
@@ -109,12 +119,7 @@ def compile_any(target: Any, settings: Settings) -> Any:
         return made
     if isinstance(target, (staticmethod, classmethod)):
         return type(target)(compile_any(target.__func__, settings))
-    if isinstance(target, types.BuiltinFunctionType):  # torch.sin, F.gelu
-        return _compile_function(in_python(target), settings)
-    call = getattr(type(target), "__call__", None)
-    if not inspect.isclass(target) and isinstance(call, types.FunctionType):
-        return types.MethodType(_compile_function(call, settings), target)
-    raise _refuse(target)
+    return compile_any(_called(target), settings)
 
 
 def _compile_again(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -282,12 +287,7 @@ def _with_settings(fn: object) -> tuple[Callable, Settings]:
     target = plain(fn)
     if isinstance(target, torch.nn.Module) or isinstance(target, (types.FunctionType, types.MethodType, functools.partial)):
         return target, settings_of(fn)
-    if isinstance(target, types.BuiltinFunctionType):
-        return in_python(target), settings_of(fn)
-    call = getattr(type(target), "__call__", None)
-    if not inspect.isclass(target) and isinstance(call, types.FunctionType):
-        return types.MethodType(call, target), settings_of(fn)
-    raise _refuse(target)
+    return _called(target), settings_of(fn)
 
 
 def reset() -> None:
