@@ -189,7 +189,7 @@ def all_is_known(needs: Dependencies) -> None:
         for other in above:
             if other != i:
                 assert needs.needs(i, other) == (other in found)
-                assert needs.needs(i, other, apart=True) == any(other in above[b] for b in needs.before[i] if b != other)
+                assert needs.needs(i, other, indirect=True) == any(other in above[b] for b in needs.before[i] if b != other)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -200,7 +200,7 @@ def test_what_a_step_needs_in_random_graphs_that_shrink(seed: int) -> None:
     all_is_known(needs)
     while len(needs.before) > 1:  # some pair can always be joined: one beside another in some order
         first, second = draw.sample(sorted(needs.before), 2)
-        if not needs.needs(first, second) and not needs.needs(second, first, apart=True):
+        if not needs.needs(first, second) and not needs.needs(second, first, indirect=True):
             needs.join(first, second)
             all_is_known(needs)
 

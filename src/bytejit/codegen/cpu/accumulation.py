@@ -1,9 +1,10 @@
-"""How long sums of floats are accumulated: an f32 that takes n floats one after another is wrong by about sqrt(n) roundings
-of its last value, and by n where one of them is far larger than the rest.
+"""How long sums of floats are accumulated. An f32 to which n floats are added one after another has an error of about sqrt(n)
+roundings of its last value, and of n roundings where one of the floats is far larger than the rest.
 
-Eager cuts long sums into parts, and keeps the moments of batch norms and scans in f64. Here a single accumulator
-is an f64 (its additions wait for one another anyway); those of lanes and of columns take CHAIN floats and are emptied
-into a `bj::Wide` (prelude/base.h), in a loop that their sizes decide: f64 in all of them would take twice as long.
+Eager divides long sums into parts, and accumulates the moments of batch norms and scans in f64. Here a single accumulator is an
+f64: its additions wait for one another anyway. Accumulators of lanes and of columns are f32, since f64 would take twice as
+long. After CHAIN additions they are added to a `bj::Wide` (kernels/prelude/base.h) and set to 0: they are emptied. The sizes of
+the loops decide in which loop that is done.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.ir import Reduce
 
-CHAIN = 32  # additions in a row to one accumulator of f32
-FEW = 16  # total number of additions allowed in f32
+CHAIN = 32  # at most so many additions to an f32 accumulator before it is emptied
+FEW = 16  # sums of at most so many additions need nothing of this
 
 
 @dataclass(frozen=True)
 class Sums:
-    """How a nest keeps its sums of f32. many: additions to one accumulator, inf where not known. axis: in whose loop they are
-    emptied ("": nowhere), after each `every` of its steps (a power of two), and where `at_end` when that loop ends."""
+    """How a nest accumulates its sums of f32. many: additions to one accumulator, inf where unknown. axis: the accumulators are
+    emptied in its loop ("": never), after each `every` iterations (a power of two). at_end: also when that loop ends."""
 
     many: float = 1
     axis: str = ""
@@ -31,7 +32,8 @@ class Sums:
 
 
 def sums_of(names: Sequence[str], sizes: Mapping[str, Any], lanes: int, single: bool) -> Sums:
-    """For a nest over these axes, outermost first, the innermost in `lanes`. single: one accumulator, no column or lane."""
+    """The `Sums` of a nest over these axes, outermost first, the innermost in `lanes`. single: there is one accumulator, not
+    one for each column or lane."""
     trips = [float(sizes[n]) if isinstance(sizes[n], int) else float("inf") for n in names]
     if names:
         trips[-1] = trips[-1] if trips[-1] == float("inf") else -(-trips[-1] // lanes)
@@ -59,5 +61,5 @@ def accumulator(r: Reduce, sums: Sums) -> str:
 
 
 def emptied(r: Reduce, sums: Sums) -> bool:
-    """Whether a reduction's accumulators are emptied from time to time."""
+    """Whether a reduction's accumulators are emptied during the reduction."""
     return bool(sums.axis) and r.kind == "sum" and r.dtype == "f32" and not r.running

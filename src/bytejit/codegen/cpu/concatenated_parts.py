@@ -1,8 +1,8 @@
-"""Splits a kernel with many parts into a kernel for each part: an axis is cut where the parts of a concatenation meet.
+"""Splits a kernel that writes a concatenation of many parts into a kernel for each part.
 
     o[i] = a[i] if i < 32 else b[i - 32] if i < 64 else ...      ->      o[i] = a[i] for i:32, o[i + 32] = b[i] for i:32, ...
 
-Without it every element looks at every part, under masks.
+Without it every part is read, under a mask, for every element.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import Rewriter, kernel_roots
 
-MANY = 4  # number of parts from which loops of their own cost less than masks
-# from which value of the axis on a comparison of it with a number has the other result
+MANY = 4  # with at least so many parts, a loop for each costs less than masks
+# comparison of an axis with a number n -> d: its result changes where the axis reaches n + d
 FLIPS = {"lt": (0,), "ge": (0,), "le": (1,), "gt": (1,), "eq": (0, 1), "ne": (0, 1)}
 TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}
 
 
 def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
-    """Kernels that do together what k does: k itself where no axis has many parts."""
+    """Kernels that together do what k does; k alone where no axis has many parts."""
     sizes = {a.name: a.size for a in k.axes if a.kind == "parallel" and isinstance(a.size, int)}
     if not flexible(k) or k.nests[0].stores[1:]:
         return [k]
@@ -41,8 +41,8 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
 
 
 def comparisons(k: Kernel, sizes: dict[str, int]) -> Iterator[tuple[Expr, str, Any, list[int]]]:
-    """(expression, axis, its result at a value of the axis, values from which the result is another) of each comparison of an
-    axis with a number."""
+    """For each comparison of an axis with a number: (expression, axis, function from a value of the axis to the result, values of
+    the axis at which the result changes)."""
     for e in walk(kernel_roots(k)):
         if e.kind != "op" or e.name not in FLIPS or e.args[0].kind != "index" or e.args[1].kind != "const":
             continue
@@ -54,7 +54,7 @@ def comparisons(k: Kernel, sizes: dict[str, int]) -> Iterator[tuple[Expr, str, A
 
 
 def part(k: Kernel, cons: Cons, axis: str, low: int, high: int, tests: list[tuple[Expr, Any]]) -> Kernel:
-    """The kernel where the axis has values from low to below high: there each comparison has one result."""
+    """The kernel for values of the axis in range(low, high), in which each of `tests` has one result."""
 
     def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
         if mask is None or mask.kind != "const":

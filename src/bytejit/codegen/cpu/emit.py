@@ -1,17 +1,16 @@
-"""Plan -> C++: one translation unit a graph (a few when large), a `run` function for each row of kernels between
-library calls.
+"""Plan -> C++: one translation unit for a graph (two when it is large), with a `run` function for each sequence of kernels
+between two library calls.
 
     source = emit_cpp(plan)
     source.units      texts of the translation units
-    source.runs       one a run of kernels: which unit and function, which pointers and sizes it takes, in order
+    source.runs       for each sequence of kernels: its unit and function, and the pointers and sizes it takes, in order
 
-Kernels that differ only in buffers, or in where in a buffer they begin, are one function: a BERT has 12 equal layers. The
-user's line stands beside a
-statement; it takes no part in telling kernels apart.
+Kernels that differ only in their buffers, or in the offset at which they begin, are one function: a BERT has 12 equal layers.
+The user's line is a comment beside each statement; kernels that differ only in comments are equal.
 
-A unit holds the kernels (`static void` functions of pointers, sizes, threads and an error) and one function for each row of
-kernels between library calls. That function is a builtin function (METH_FASTCALL) that the unit makes itself. It is called
-with addresses, sizes and `torch.get_num_threads()`, and returns an error code: 0 is none.
+A unit contains the kernels (`static void` functions of pointers, sizes, threads and an error) and the run functions. A run
+function is a Python builtin function (METH_FASTCALL), which the unit makes itself. It is called with addresses, sizes and
+`torch.get_num_threads()`, and returns an error code: 0 is none.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from .kernel import KernelPrinter
 from .reductions import CppText
 
 HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
-UNIT_CHARS = 12_000  # characters of kernel text from which a second translation unit is worth another start of the compiler
+UNIT_CHARS = 12_000  # characters: with more kernel text, a second translation unit is worth starting the compiler twice
 RELEASE_BYTES = 1 << 18  # bytes of traffic above which a run releases the GIL
 
 
@@ -52,7 +51,7 @@ class UnitFunction:
 
 @dataclass(frozen=True)
 class CppSource:
-    """What emit_cpp returns. kernels: distinct kernel functions; bytes: traffic of one call of the graph."""
+    """What emit_cpp returns. kernels: number of distinct kernel functions; bytes: read and written in one call of the graph."""
 
     units: tuple[str, ...]
     runs: tuple[UnitFunction, ...]
@@ -111,7 +110,7 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
         traffic += common.traffic(plan, call)
         passed = [_pointer(plan, b, args, printer.starts.get(b, 0)) for b in (*call.reads, *call.writes)]
         passed += [args.setdefault(("size", s), f"n{len(args)}") for s in printer.symbols]
-        # after a failed kernel no user memory is written: the caller then runs the program's own code
+        # after a kernel has failed no input may be written: the caller then runs the program's own code
         guard = "if (!err) " if failed and any(plan.buffers[b].kind == "input" for b in call.writes) else ""
         failed = failed or raises
         lines.append(f"    {guard}{name}({', '.join([*passed, 'threads', '&err'])});")
@@ -128,7 +127,7 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
 
 
 def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str], start: int) -> str:
-    """A buffer from an element on as a kernel's argument: a pointer that was passed, or a place in the arena."""
+    """A kernel's argument for a buffer: a pointer that was passed, or an address in the arena. start: elements to skip."""
     b = plan.buffers[name]
     more = f" + {start}" if start else ""
     if name in plan.slots:
@@ -140,7 +139,7 @@ def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str], start: int
 
 
 def _units(names: Mapping[str, CppText], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Unit texts, and the unit of each run body. A kernel stands in every unit that a run of it is in."""
+    """Unit texts, and the unit of each run body. A kernel is in every unit that has a run with it."""
     sizes = {name: len(text.plain()) for name, text in names.items()}
     count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))
     held: list[dict[str, None]] = [{} for _ in range(count)]

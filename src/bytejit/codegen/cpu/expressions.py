@@ -14,13 +14,13 @@ from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import FLOATS
 
-TRIG = frozenset({"sin", "cos", "tan"})  # correct only for arguments up to BJ_TRIG; `<name>_any` for larger ones
+TRIG = frozenset({"sin", "cos", "tan"})  # for arguments up to BJ_TRIG; `<name>_any` takes all arguments, but has no SIMD form
 # numbers that C++ has no plain literal for
 LITERALS = {-(1 << 63): "(-9223372036854775807LL - 1)", (1 << 63) - 1: "9223372036854775807LL", -(1 << 31): "(-2147483647 - 1)"}
 
 
 def constant(value: Any, dtype: str) -> str:
-    """A constant of a dtype. A f32 is rounded here, once, as torch rounds a Python number."""
+    """A constant of a dtype. An f32 is rounded here, once, as torch rounds a Python number."""
     if dtype == "b8":
         return "true" if value else "false"
     if dtype in FLOATS:
@@ -58,8 +58,8 @@ class IndexText(IndexPrinter):
         return f"{n}LL"
 
     def division(self, div: bool, x: ix.Index, d: Any) -> str:
-        """Floor division or remainder; in unsigned 32 bit arithmetic where both fit: that becomes multiplications,
-        in lanes."""
+        """Floor division or remainder. In unsigned 32-bit arithmetic where both operands fit: the compiler turns that into
+        multiplications, which are vectorized."""
         sign = "/" if div else "%"
         low, high = ix.bounds(x, self.sizes)
         if low >= 0 and high < 1 << 32 and isinstance(d, int):
@@ -70,9 +70,9 @@ class IndexText(IndexPrinter):
 
 
 class ExprText:
-    """Prints one expression; `names` maps the id of an expression to its text, `element(buffer, offset)` names
-    memory, `rows` maps the id of a masked load to the element of a row that is zeros where the mask is false, `choices` the id
-    of a select to its condition as bits, where all lanes share it."""
+    """Prints one expression. names: id of an expression -> its text. element(buffer, offset): an element of memory. For
+    conditions that all lanes share (`NestPrinter.shared_conditions`): rows: id of a masked load -> the element that it reads;
+    choices: id of a select -> the local that holds its condition as bits."""
 
     def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
         self.table, self.names, self.index, self.element = table, names, index, element
@@ -80,7 +80,7 @@ class ExprText:
         self.choices: dict[int, str] = {}
 
     def inline(self, e: Expr) -> str | None:
-        """The text of an expression that needs no statement; None for the others."""
+        """The text of a constant or index, which needs no statement of its own; None for other expressions."""
         if e.kind == "const":
             return constant(e.attr, e.dtype)
         if e.kind == "index":
@@ -95,7 +95,8 @@ class ExprText:
         return -(1 << 31) <= low <= high < 1 << 31
 
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
-        """The right side of a statement. far: trigonometry for any argument (not in lanes)."""
+        """The right side of a statement. far: sin, cos and tan take any argument (not vectorized). err: where an error code
+        goes."""
         if e.kind == "load":
             if id(e) in self.rows:
                 return self.rows[id(e)]
@@ -126,7 +127,7 @@ def identity(r: Reduce) -> str:
 
 
 def combine(r: Reduce, into: str, value: str) -> str:
-    """The new value of accumulator `into` with `value`; not for argmax, argmin."""
+    """The accumulator `into` after `value` was added to it; not for argmax, argmin."""
     b8 = r.dtype == "b8"
     if r.running and r.kind in ("amax", "amin"):  # of equal elements the later one, as in eager: one comparison an element
         sign = ">=" if r.kind == "amax" else "<="

@@ -1,12 +1,12 @@
 """One scheduled kernel as a C++ function: `static void NAME(pointers..., sizes..., i64 threads, i32* err)`.
 
-The function over a range of the parallel axes comes first (all its operands are parameters, so that nothing is read
-again through a capture), then the function that cuts the range over threads.
+A kernel is two functions. `NAME_part` computes a range of the parallel axes; all its operands are parameters, so that nothing
+is read again through a lambda's capture. `NAME` divides the range among threads.
 
-    reduction along the innermost axis    `lanes * accumulators` partial results in an array; the loop takes that many
-                                          elements a turn; the compiler keeps the array in vector registers
+    reduction along the innermost axis    an array of `lanes * accumulators` partial results; each iteration takes that many
+                                          elements; the compiler keeps the array in vector registers
     blocked axis                          partial results are arrays over the block; the block is the innermost loop
-    sin, cos, tan                         a chunk's arguments are checked first; a chunk with a huge one runs scalar
+    sin, cos, tan                         the arguments of a chunk are checked first; a chunk with a huge one is not vectorized
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from .expressions import ExprText, IndexText
 from .nests import NestPrinter
 from .reductions import CppText
 
-STACK = 64 * 1024  # limit of bytes of a thread's rows on the stack
+STACK = 64 * 1024  # bytes: at most so many of a thread's row-local buffers are on the stack
 
 
 def starts(call: Call) -> dict[str, int]:
-    """Of each buffer that a kernel reads or writes from some element on, that element: its pointer is passed so. Kernels on
-    parts of a buffer, as the steps of a recurrent network are, are then one function."""
+    """Buffer -> the first element that the kernel may touch, where that is not 0. The pointer that is passed points there. So
+    kernels that differ in that element only are one function, such as the steps of a recurrent network."""
     found: dict[str, int] = {}
     for p in call.kernel.nests:
         places = [(s.buffer, s.coords[0]) for s in p.stores]
         for buffer, offset in places + [(e.name, e.attr[0]) for e in common.walk(p.roots()) if e.kind == "load"]:
-            first = max(ix.index(offset).const, 0)  # a load that some points skip may count from before the buffer
+            first = max(ix.index(offset).const, 0)  # the offset of a masked load may be negative
             found[buffer] = min(found.get(buffer, first), first)
     return {b: found[b] for b in (*call.reads, *call.writes) if found.get(b)}
 
 
 class KernelPrinter(NestPrinter):
-    """Prints one `Call`. text: the function's lines; starts: what callers add to its pointers."""
+    """Prints one `Call`. text: the lines of its functions; starts: buffer -> elements that callers add to its pointer."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable, name: str) -> None:
         self.call, self.kernel, self.sched, self.buffers, self.table = call, call.kernel, call.schedule, buffers, table
@@ -64,7 +64,7 @@ class KernelPrinter(NestPrinter):
         self.expr = ExprText(table, self.names, self.index, self.element)
 
     def element(self, buffer: str, offset: Any) -> str:
-        """An element of a buffer; a thread's row has a place for each point of a block."""
+        """An element of a buffer; a row-local buffer has one for each point of a block."""
         text = self.index(ix.index(offset) - self.starts.get(buffer, 0))
         if self.sched.block and buffer in self.locals:
             text = f"({text}) * {self.sched.block[1]} + {self.sched.block[0]}_at"
@@ -109,7 +109,7 @@ class KernelPrinter(NestPrinter):
         return t
 
     def local_rows(self) -> None:
-        """Declare the row buffers of a thread: small ones on the stack."""
+        """Declare the row-local buffers: small ones on the stack."""
         used = 0
         for b in self.locals:
             buffer = self.buffers[b]
@@ -131,7 +131,7 @@ class KernelPrinter(NestPrinter):
 
     # ---- outer loops ----------------------------------------------------------------------------------------------
     def cut_axes(self) -> list[tuple[str, str]]:
-        """(axis, number of steps as text) of the collapsed range; a blocked axis counts blocks."""
+        """(axis, its number of iterations as text) for the axes that threads share; of a blocked axis the number of blocks."""
         sizes = {a.name: a.size for a in self.kernel.axes}
         out = []
         for name in self.sched.parallel:
@@ -144,14 +144,14 @@ class KernelPrinter(NestPrinter):
         return out
 
     def total(self) -> str:
-        """Length of the range that is cut over threads."""
+        """The length of the range that threads share, as text."""
         steps = [n for _, n in self.cut_axes()]
         return " * ".join(f"({n})" if not n.isdigit() else n for n in steps) or "1"
 
     def outer_loops(self) -> None:
         """Loops over the kernel's axes, around its nests."""
         t, sched, axes = self.text, self.sched, self.kernel.axes
-        if not axes and sched.parallel:  # the only nest's first axis is what is cut
+        if not axes and sched.parallel:  # threads share the first axis of the only nest
             self.print_nest(0, cut=sched.parallel[0])
             return
         opened = 0
@@ -188,7 +188,7 @@ class KernelPrinter(NestPrinter):
         return f"(({self.index(axis.size)} + {width - 1}) / {width})"
 
     def block(self) -> None:
-        """All nests over one block of the last outer axis. A whole block's width is a constant to the compiler."""
+        """All nests over one block of the last outer axis. The width of a whole block is a constant for the C++ compiler."""
         t = self.text
         assert self.sched.block is not None
         axis, width = self.sched.block

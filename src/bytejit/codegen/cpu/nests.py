@@ -16,9 +16,9 @@ from bytejit.common.dtypes import itemsize
 from .expressions import TRIG, ExprText
 from .reductions import NestState, Reductions, narrow
 
-ZEROS = 32768  # bytes of the row of zeros of prelude/base.h
-CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # what its `choose` takes
-CHUNK = 1024  # elements whose trigonometric arguments are checked together; they stay in the L1 cache
+ZEROS = 32768  # bytes of the array of zeros in kernels/prelude/base.h
+CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # the dtypes that `bj::choose` takes
+CHUNK = 1024  # elements: the arguments of sin, cos, tan of so many are checked at a time; they stay in the L1 cache
 
 
 class NestPrinter(Reductions):
@@ -45,7 +45,7 @@ class NestPrinter(Reductions):
             block = (self.sched.block[0], "width")
         n = NestState(p, sched, names, self.sizes, block=block)
         scans = common.running(p)
-        self.refs.update((name, frozenset(names)) for name in scans)  # at each point: of the block too
+        self.refs.update((name, frozenset(names)) for name in scans)  # a scan has a value at each point, of a block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
         n.placed = common.place(p, names, self.refs, held)
         n.trig = tuple(x.expr for x in n.placed if x.expr.kind == "op" and x.expr.name in TRIG)
@@ -60,7 +60,7 @@ class NestPrinter(Reductions):
         return n
 
     def print_nest(self, i: int, cut: str | None = None) -> None:
-        """The loops of one nest, its reductions' start and end."""
+        """The loops of one nest, with the start and the end of its reductions. cut: the axis that runs from `begin` to `end`."""
         n = self.nest(i)
         t = self.text
         for r in n.p.reduces:
@@ -87,7 +87,7 @@ class NestPrinter(Reductions):
         if inner is None:
             self.body(n, 0, far=True)
         for axis in n.names[-2::-1]:
-            self.empty(n, axis, now_and_then=True)
+            self.empty(n, axis, periodic=True)
             t.close()
             if n.sums.at_end:
                 self.empty(n, axis)
@@ -104,7 +104,7 @@ class NestPrinter(Reductions):
         return f"({a} < {b} ? {a} : {b})"
 
     def innermost(self, n: NestState, axis: str, low: str, high: str) -> None:
-        """The innermost loop: in lanes where the schedule says so; in checked chunks when it computes sines."""
+        """The innermost loop: vectorized where the schedule says so; in checked chunks when it computes sin, cos or tan."""
         t = self.text
         far = [e for e in n.trig if self.depth_of(n, e) == len(n.names)]
         if n.block:
@@ -120,12 +120,13 @@ class NestPrinter(Reductions):
         t.close()
 
     def checked(self, n: NestState, far: list[Expr], emit: Any, axis: str, low: str, high: str) -> None:
-        """`emit(False)`, guarded by a loop that looks for huge arguments of sin, cos and tan; else `emit(True)`."""
+        """Prints a loop that looks for huge arguments of sin, cos and tan; then `emit(False)` for when there are none, else
+        `emit(True)`. far: these ops; without any, `emit(False)` alone."""
         t = self.text
         if not far:
             emit(False)
             return
-        t.open()  # nests of one block are neighbours
+        t.open()  # a scope of its own: the next nest of a block declares the same names
         t.add("i32 far = 0;")
         t.add("#pragma omp simd reduction(| : far)")
         var = f"{axis}_at" if n.block else axis
@@ -154,7 +155,7 @@ class NestPrinter(Reductions):
         return next(x.depth for x in n.placed if x.expr is e)
 
     def simd(self, n: NestState, far: bool) -> None:
-        """The pragma, where the loop may run in lanes."""
+        """The pragma that lets the compiler vectorize a loop, where it may."""
         plain = n.sched.vector is not None and not far
         if plain and not common.running(n.p) or plain and n.block:
             self.text.add("#pragma omp simd reduction(| : fault)" if self.raises else "#pragma omp simd")
@@ -168,14 +169,15 @@ class NestPrinter(Reductions):
         t.close()
 
     def loop(self, n: NestState, axis: str, low: str, high: str, far: bool) -> None:
-        """The plain innermost loop, or turns of `lanes` elements with a partial result each."""
+        """The plain innermost loop; or, with several lanes, a loop in steps of `lanes` elements, with a partial result for each
+        lane."""
         t = self.text
         if n.lanes == 1 or far or self.raises:
             if n.lanes == 1:
                 self.simd(n, far) if not n.p.reduces else None
             t.open(f"for (i64 {axis} = {low}; {axis} < {high}; ++{axis})")
             self.body(n, len(n.names), far, lane="0")
-            self.empty(n, axis, now_and_then=True)
+            self.empty(n, axis, periodic=True)
             t.close()
             if n.sums.at_end:
                 self.empty(n, axis)
@@ -213,8 +215,8 @@ class NestPrinter(Reductions):
 
     # ---- statements -----------------------------------------------------------------------------------------------
     def statements(self, n: NestState, depth: int, only: list[Expr] | None = None, far: bool = False) -> None:
-        """The statements of one depth; with `only`, those that these expressions need. Below the innermost loop, `far`
-        is the scalar form."""
+        """The statements of one depth of the nest; with `only`, those that these expressions need. far: as in `ExprText`; outside
+        of the innermost loop it always holds."""
         wanted = {id(x) for x in common.walk(tuple(only))} if only is not None else None
         for x in n.placed:
             if x.depth == depth and (wanted is None or id(x.expr) in wanted):
@@ -223,8 +225,9 @@ class NestPrinter(Reductions):
             self.shared_conditions(n)
 
     def shared_conditions(self, n: NestState) -> None:
-        """What stands before a loop in lanes for conditions that all its lanes share: GCC would run the loop in no lanes at all
-        where it can see them, and jump for each element. A load reads a row of zeros instead; a select picks bits."""
+        """Statements before a vectorized loop, for conditions that are the same in all its lanes. GCC would not vectorize a loop
+        with such a condition, but branch for each element. So a masked load reads from an array of zeros where the mask is
+        false, and a select combines bits."""
         inner = {id(x.expr) for x in n.placed if x.depth == len(n.names)}
         choices: dict[int, str] = {}
         for e in (x.expr for x in n.placed if id(x.expr) in inner):
@@ -239,7 +242,8 @@ class NestPrinter(Reductions):
                 self.expr.choices[id(e)] = choices[id(condition)]
 
     def shared_row(self, inner: str, e: Expr) -> None:
-        """Name the row that a masked load walks along the innermost axis, where it is as short as the row of zeros."""
+        """Declare a pointer to the elements that a masked load reads along the innermost axis, or to zeros where the mask is
+        false. Only where the array of zeros is long enough."""
         at, size, room = ix.index(e.attr[0]), self.sizes[inner], ZEROS // itemsize(e.dtype)
         step = at.coefficient(inner)
         if not isinstance(step, int) or step < 0 or not isinstance(size, int) or step * (size - 1) >= room:
@@ -274,8 +278,8 @@ class NestPrinter(Reductions):
             self.scan_body(n, depth, far)
             return
         if n.sched.vector is None and not n.block and any(x.expr.kind == "load" and x.expr.mask is not None for x in n.placed):
-            # GCC (12) unrolls a short loop into the one around it, runs that in lanes, and gives neighbouring loads under
-            # one mask the first lanes' masks: such a loop stays scalar
+            # GCC 12 unrolls a short loop into the loop around it, vectorizes that, and uses wrong masks for loads of
+            # neighbouring elements under one mask. This statement keeps the loop from being vectorized
             self.text.add('__asm__ volatile("");')
         self.statements(n, depth, far=far)
         for r in n.p.reduces:
@@ -283,7 +287,7 @@ class NestPrinter(Reductions):
         self.stores(n)
 
     def scan_body(self, n: NestState, depth: int, far: bool) -> None:
-        """A scan's operands come first, then its step, then what reads the running value."""
+        """The statements of a nest with scans: for each scan its operands, then its step; then what reads the running values."""
         done: set[int] = set()
         for r in n.p.reduces:
             for x in n.placed:
@@ -309,5 +313,5 @@ class NestPrinter(Reductions):
                 t.add(f"{guard}{place} = {value};", note)
             elif dtype in ("bf16", "f16"):
                 t.add(f"{guard}{place} = bj::to<{dtype}>(bj::wide({place}) + bj::wide({value}));", note)
-            else:  # points that may meet are one after another: `ordered` of codegen/cpu/schedule.py
+            else:  # not atomic: one thread takes points that may have the same element (`ordered` in codegen/cpu/schedule.py)
                 t.add(f"{guard}{place} += {value};", note)

@@ -1,5 +1,5 @@
-"""Reductions of a nest as C++: accumulators, steps, the combination of lanes and of threads' parts. Also the text
-being written."""
+"""Reductions of a nest as C++: accumulators, steps, and how the results of lanes and threads are combined. Also the text that
+a printer writes."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class NestState:
 
 
 def narrow(r: Reduce, n: NestState, text: str) -> str:
-    """The value of a reduction's accumulator as what reads it takes it."""
+    """The text of a reduction's accumulator, converted to the reduction's dtype."""
     return text if common.pair(r) or accumulator(r, n.sums) == r.dtype else f"({r.dtype}){text}"
 
 
 class Reductions(ABC):
-    """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the
-    axes it depends on."""
+    """The part of a kernel's printer for reductions. ref_text: reduction -> the text of its result; refs: reduction -> the axes
+    that the result depends on."""
 
     text: CppText
     kernel: Kernel
@@ -76,7 +76,7 @@ class Reductions(ABC):
 
     @abstractmethod
     def print_nest(self, i: int, cut: str | None = None) -> None:
-        """Print the i-th nest. cut: the axis that runs from `begin` to `end` alone."""
+        """Print the i-th nest. cut: the axis that runs from `begin` to `end`, not over its whole size."""
 
     def block_width(self) -> int:
         """The points of a block of a kernel that has a blocked axis."""
@@ -110,16 +110,17 @@ class Reductions(ABC):
 
     # ---- long sums of floats ----------------------------------------------------------------------------------------
     def start_wide(self, r: Reduce, n: NestState, length: int) -> None:
-        """Declare what `length` accumulators of a sum are emptied into."""
+        """Declare the `bj::Wide` that the `length` accumulators of a sum are emptied into."""
         if emptied(r, n.sums):
             self.text.add(f"bj::Wide<{r.dtype}, {length}> {r.name}_wide;")
 
-    def empty(self, n: NestState, axis: str, now_and_then: bool = False) -> None:
-        """Empty the accumulators of all sums, where that is done in the loop over `axis`; now_and_then: in some of its steps."""
+    def empty(self, n: NestState, axis: str, periodic: bool = False) -> None:
+        """Empty the accumulators of all sums, if that is done in the loop over `axis`. periodic: not in each of its
+        iterations."""
         moves = [f"{r.name}_wide.take({self.accumulators(r, n)});" for r in n.p.reduces if emptied(r, n.sums)]
         if n.sums.axis == axis and moves:
             every = n.sums.every - 1
-            self.text.add(f"{f'if (({axis} & {every}) == {every}) ' if now_and_then and every else ''}{{ {' '.join(moves)} }}")
+            self.text.add(f"{f'if (({axis} & {every}) == {every}) ' if periodic and every else ''}{{ {' '.join(moves)} }}")
 
     def accumulators(self, r: Reduce, n: NestState) -> str:
         """The address of a sum's accumulators."""
@@ -138,8 +139,6 @@ class Reductions(ABC):
     def cell(self, r: Reduce, n: NestState, lane: str) -> tuple[str, str]:
         """(accumulator, its index for argmax) of one element."""
         at = f"[{n.block[0]}_at]" if n.block else f"_part[{lane}]" if n.lanes > 1 else ""
-        if n.block or n.lanes == 1:
-            return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
         return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
 
     def step(self, r: Reduce, n: NestState, lane: str) -> None:
@@ -161,7 +160,7 @@ class Reductions(ABC):
         t.add(f"{where} = {name} ? {at} : {where};")
 
     def finish(self, r: Reduce, n: NestState) -> None:
-        """Combine the partial results of the lanes, halving."""
+        """Combine the partial results of the lanes, pairwise."""
         if emptied(r, n.sums):
             self.finish_wide(r, n)
             return
@@ -178,10 +177,10 @@ class Reductions(ABC):
         t.add(f"const {r.dtype} {r.name} = {r.name}_part[0];")
         self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
-    # ---- few long rows: parts over threads ------------------------------------------------------------------------
+    # ---- few long rows, which threads share -----------------------------------------------------------------------
     def split_nest(self) -> None:
-        """The first nest's first axis in `split` parts over the threads, each with its own results; combined in
-        order, so that the result does not depend on how many threads ran."""
+        """The first nest, with its first axis divided in `split` parts, which threads share. Each part has its own results. They
+        are combined in order, so that the result does not depend on the number of threads that ran."""
         t, p, parts = self.text, self.kernel.nests[0], self.sched.split
         axis = self.sched.nests[0].order[0]
         for r in p.reduces:

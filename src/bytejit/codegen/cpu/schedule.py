@@ -1,8 +1,8 @@
-"""Loops -> plan: how each kernel runs on a machine, as data. Names carry no language.
+"""Loops -> plan: how each kernel runs on a machine, as data that names no language.
 
-Per kernel: offsets instead of coordinates, axes that walk memory in one go collapsed, loops ordered so that the
-innermost is contiguous, the axis in lanes, blocks for column reductions, tiles for transposes, what is cut over
-threads.
+For each kernel: offsets instead of coordinates; axes that are contiguous in memory are collapsed; loops are ordered so that the
+innermost has stride 1; the axis that is vectorized; blocks for reductions of columns; tiles for transpositions; the axes that
+threads share.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from .concatenated_parts import in_ranges
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
-TILE = 32  # elements, both ways, of a transposing tile
-ACCUMULATORS = 4
-LONG = 65536  # elements: a row from here on may be cut over threads
+TILE = 32  # elements, along both axes, of a tile of a transposition
+ACCUMULATORS = 4  # vectors of partial results of a reduction: one addition does not wait for the one before it
+LONG = 65536  # elements: threads may share a row of at least so many
 
 
 def schedule(loops: Loops, machine: Machine, memory: Memory | None = None, one: Callable | None = None) -> Plan:
-    """The plan for a machine. one: how a kernel is scheduled (default: for a CPU). Deterministic."""
+    """The plan for a machine. memory: default `plan_memory`; one: the function that schedules a kernel, default for a CPU.
+    Deterministic."""
     loops = write_inputs(loops) if memory is None else loops
     memory = memory or plan_memory(loops)
     steps: list[Any] = []
@@ -64,10 +65,9 @@ def schedule(loops: Loops, machine: Machine, memory: Memory | None = None, one: 
     )
 
 
-# ---- offsets, and fewer axes
-# --------------------------------------------------------------------------------------------
+# ---- offsets, and fewer axes -----------------------------------------------------------------------------------------
 def flatten(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
-    """The kernel with one coordinate a load and store: the offset in elements."""
+    """The kernel with one coordinate for each load and store: the offset in elements."""
     sizes = {a.name: a.size for p in k.nests for a in (*k.axes, *p.axes)}
 
     def at(name: str, coords: tuple) -> tuple:
@@ -96,7 +96,7 @@ def indices(p: LoopNest) -> set[ix.Index]:
 
 
 def pair(axes: tuple[Axis, ...], used: set[ix.Index]) -> tuple[Axis, Axis] | None:
-    """Two axes (slow, fast) that every index walks as one."""
+    """Two axes (slow, fast) that can be collapsed: in every index they form one longer axis. None when there are none."""
     for y in axes:
         for x in axes:
             if x is y or x.kind != y.kind or x.kind == "scan":
@@ -108,7 +108,7 @@ def pair(axes: tuple[Axis, ...], used: set[ix.Index]) -> tuple[Axis, Axis] | Non
 
 
 def collapse(k: Kernel, cons: Cons) -> Kernel:
-    """The kernel with axes joined where all its offsets allow: outer ones over all nests, inner ones a nest."""
+    """The kernel with axes collapsed where all its offsets allow it: outer axes over all nests, inner ones within each nest."""
     while True:
         found = pair(k.axes, set().union(*map(indices, k.nests)))
         if found is None:
@@ -130,14 +130,14 @@ def collapse(k: Kernel, cons: Cons) -> Kernel:
 
 
 def without(p: LoopNest, x: Axis, cons: Cons) -> LoopNest:
-    """Index terms in x dropped: the joined axis' own term covers them."""
+    """The nest without index terms in x: after the collapse the terms of the other axis cover them."""
     return Rewriter(cons, {}, {x.name: ix.ZERO}).body(p)
 
 
 def rename(k: Kernel, cons: Cons) -> Kernel:
-    """Axes i0, i1, ... outside, j0, j1, ... in nests, reductions m0, m1, ...: equal kernels look equal.
+    """The kernel with outer axes i0, i1, ..., inner axes j0, j1, ... and reductions m0, m1, ...: equal kernels get equal text.
 
-    A name has one size in the whole kernel: nests share one only where their axes are as long.
+    A name has one size in the whole kernel: nests share a name only for axes of the same size.
     """
     outer = {a.name: f"i{n}" for n, a in enumerate(k.axes)}
     refs: dict[str, str] = {}
@@ -154,7 +154,7 @@ def rename(k: Kernel, cons: Cons) -> Kernel:
 
 
 def inner_names(p: LoopNest, sizes: dict[str, ix.Size]) -> dict[str, str]:
-    """Names for a nest's own axes: j0, j1, ..., past those that mean another size; `sizes` learns them."""
+    """Names for a nest's own axes: j0, j1, ..., without those that have another size in `sizes`, to which they are added."""
     names: dict[str, str] = {}
     for a in p.axes:
         n = 0
@@ -165,11 +165,10 @@ def inner_names(p: LoopNest, sizes: dict[str, ix.Size]) -> dict[str, str]:
     return names
 
 
-# ---- choices
-# --------------------------------------------------------------------------------------------------------------
+# ---- choices ---------------------------------------------------------------------------------------------------------
 def votes(p: LoopNest, names: set[str]) -> dict[str, int]:
-    """How many accesses of the nest walk memory step by step along each axis; stores count twice, large strides
-    against. Only accesses over the most axes count: four vectors of channel parameters are small beside the image."""
+    """Axis -> how well the nest's accesses suit it as the innermost: accesses of stride 1 count for it, others against it, stores
+    twice. Only accesses that depend on the most axes count: vectors of channel parameters are small beside an image."""
     found = dict.fromkeys(sorted(names), 0)
     accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in loads(p.roots())]
     widest = max((len(ix.variables(at) & names) for at, _ in accesses), default=0)
@@ -185,7 +184,7 @@ def votes(p: LoopNest, names: set[str]) -> dict[str, int]:
 
 
 def best_axis(p: LoopNest, axes: tuple[Axis, ...]) -> str | None:
-    """The axis to run innermost: most contiguous accesses, then the longest."""
+    """The best innermost axis by `votes`; among equals the longest. None without axes."""
     if not axes:
         return None
     score = votes(p, {a.name for a in axes})
@@ -222,8 +221,8 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
 
 
 def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
-    """A kernel without inner axes: the contiguous axis goes into the nest, with another when the kernel transposes. least: as
-    in `transposed`."""
+    """A kernel without inner axes: the axis of stride 1 becomes the nest's, with another one when the kernel transposes. least:
+    as in `transposed`."""
     p = k.nests[0]
     if not k.axes:
         return k
@@ -237,14 +236,15 @@ def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
 
 
 def ordered(k: Kernel) -> Kernel:
-    """A kernel that writes to places read from memory: axes along which two points may meet go into the nest, which takes
-    them in order, the last one wins; so do the axes below."""
+    """A kernel that writes at indices read from memory. Axes along which two points may write the same element become the nest's,
+    with all axes after them: a nest runs in order, and the last write wins."""
     first = next(i for i, a in enumerate(k.axes) if a.kind == "scan")
     return replace(k, axes=k.axes[:first], nests=(replace(k.nests[0], axes=k.axes[first:]),))
 
 
 def transposed(p: LoopNest, axes: tuple[Axis, ...], inner: str, least: int = TILE) -> str | None:
-    """An axis along which some load is contiguous that strides along `inner`; both at least `least` long."""
+    """An axis along which some load has stride 1 that has a larger stride along `inner`; both have at least `least` elements.
+    None when there is none."""
     sizes = {a.name: points([a]) if known([a]) else max(least, points([a])) for a in axes}
     for e in loads(p.roots()):
         if abs(ix.hint(e.attr[0].coefficient(inner))) > 1:
@@ -255,7 +255,7 @@ def transposed(p: LoopNest, axes: tuple[Axis, ...], inner: str, least: int = TIL
 
 
 def order_rows(k: Kernel) -> Kernel:
-    """A kernel of nests: a contiguous outer axis (columns) goes last; nests walk their longest strides outside."""
+    """A kernel of nests: an outer axis of stride 1 (columns) comes last; in a nest the axes of the largest strides come first."""
     column = column_axis(k)
     axes = [a for a in k.axes if a.name != column] + [a for a in k.axes if a.name == column]
     nests = []
@@ -268,7 +268,7 @@ def order_rows(k: Kernel) -> Kernel:
 
 
 def column_axis(k: Kernel) -> str | None:
-    """The outer axis that the nests walk memory along, when that beats their own axes."""
+    """The outer axis that suits the accesses of the nests better as the innermost than the nests' own axes do; else None."""
     total: dict[str, int] = {}
     inner = 0
     for p in k.nests:
@@ -283,7 +283,7 @@ def column_axis(k: Kernel) -> str | None:
 
 
 def column_block(k: Kernel) -> tuple[str, int] | None:
-    """The blocked axis and its block, for kernels that `order_rows` put a column axis last in."""
+    """(axis, size of a block) of a kernel whose last axis is a column axis (see `order_rows`); else None."""
     if not k.axes or not any(p.axes for p in k.nests) or flexible(k) or column_axis(k) != k.axes[-1].name:
         return None
     if len(k.nests) == 1 and not k.nests[0].reduces:
@@ -312,7 +312,7 @@ def schedule_nest(k: Kernel, p: LoopNest, block: tuple[str, int] | None, machine
 
 
 def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether the rows are long and only the first nest reduces, into nothing but refs."""
+    """Whether threads can share a row: it is long, and only the first nest reduces and it stores nothing."""
     if not k.nests or not k.nests[0].reduces or k.nests[0].stores:
         return False
     if any(p.reduces for p in k.nests[1:]) or any(a.kind == "scan" for p in k.nests for a in p.axes):

@@ -22,7 +22,8 @@ from .memory import ALIGN, extent
 
 
 def check_loops(loops: Loops) -> Loops:
-    """Names known, values made before use, dtypes right, coordinates within shapes. Raises: Bug."""
+    """Checks that names are known, values are made before they are used, dtypes agree, and coordinates are within shapes.
+    Raises: Bug."""
     known = {n for n in loops.inputs if n}
     for step in loops.steps:
         if isinstance(step, Kernel):
@@ -36,8 +37,8 @@ def check_loops(loops: Loops) -> Loops:
 
 
 def check_plan(plan: Plan) -> Plan:
-    """The same on offsets; the arena holds all temps; calls list what their kernels touch; schedules name real
-    axes."""
+    """Checks the same of a plan, where coordinates are offsets. Also: all temps are within the arena, calls list the buffers
+    that their kernels touch, and schedules name axes of their kernels. Raises: Bug."""
     known = {n for n in plan.inputs if n}
     mutable = frozenset(n for m in plan.mutations if m.done and (n := plan.inputs[m.input]) is not None)
     for step in plan.steps:
@@ -52,7 +53,7 @@ def check_plan(plan: Plan) -> Plan:
     _results(plan, known)
     for name, slot in plan.slots.items():
         if extent(plan.buffers[name]) not in plan.slot_bytes[slot]:
-            raise Bug(f"{name}, {extent(plan.buffers[name])} bytes, in slot {slot} of {plan.slot_bytes[slot]}")
+            raise Bug(f"{name} has {extent(plan.buffers[name])} bytes: slot {slot} is for {plan.slot_bytes[slot]}")
     for name, at in plan.offsets.items():
         if at % ALIGN or at + extent(plan.buffers[name]) > plan.arena:
             raise Bug(f"{name} at byte {at}, {extent(plan.buffers[name])} bytes: the arena holds {plan.arena}")
@@ -106,7 +107,7 @@ def _call(step: Call, buffers: dict[str, Buffer]) -> None:
         raise Bug(f"{k.name}: {len(s.nests)} scheduled nests, {len(k.nests)} in the kernel")
     for p, q in zip(k.nests, s.nests):
         if sorted(q.order) != sorted(a.name for a in p.axes):
-            raise Bug(f"{k.name}: order {q.order} of {p!r}")
+            raise Bug(f"{k.name}: the order {q.order} does not name the axes of {p!r}")
         if q.vector is not None and q.vector != (s.block[0] if s.block else q.order[-1]):
             raise Bug(f"{k.name}: vector axis {q.vector} is not the innermost of {q.order}, block {s.block}")
     if s.block is not None and s.block[0] != outer[-1]:
@@ -131,17 +132,19 @@ def check_kernel(
             _expr(k, p, e, buffers, inside, refs | scans, sizes, flat)
         for s in p.stores:
             if s.over and (flat or s.over not in known):
-                raise Bug(f"{k.name} stores to {s.buffer} over {s.over}, which {'has no place' if flat else 'is not made'}")
+                raise Bug(
+                    f"{k.name} stores to {s.buffer} over {s.over}, which {'has no place yet' if flat else 'is not made before'}"
+                )
             if s.buffer not in buffers:
                 raise Bug(f"{k.name} stores to {s.buffer}, which is not declared")
             b = buffers[s.buffer]
             if b.kind in ("input", "extern") and b.name not in mutable:
-                raise Bug(f"{k.name} stores to {b!r}")
+                raise Bug(f"{k.name} stores to {b!r}, which it may not write")
             if s.value.dtype != b.dtype:
-                raise Bug(f"{k.name} store {b.name}: value {s.value!r} in {b!r}")
+                raise Bug(f"{k.name} store {b.name}: the value {s.value!r} has another dtype than {b!r}")
             _coords(k, "store", b, s.coords, sizes, flat)
             made.add(s.buffer)
-        refs |= {r.name: r.dtype for r in p.reduces if not r.running}  # a scan is read where it runs
+        refs |= {r.name: r.dtype for r in p.reduces if not r.running}  # a scan is read in its own nest only
 
 
 def _expr(
@@ -159,11 +162,11 @@ def _expr(
             raise Bug(f"{k.name} loads {e.name} before it is made")
         b = buffers[e.name]
         if b.dtype != e.dtype:
-            raise Bug(f"{k.name} load {b.name}: {e!r} of {b!r}")
+            raise Bug(f"{k.name} load {b.name}: {e!r} has another dtype than {b!r}")
         _coords(k, "load", b, e.attr, sizes, flat, masked=e.mask is not None)
     elif e.kind == "ref":
         if refs.get(e.name) != e.dtype:
-            raise Bug(f"{k.name} {p!r}: ref {e.name} ({e.dtype}), made before: {refs}")
+            raise Bug(f"{k.name} {p!r}: ref {e.name} ({e.dtype}) is no reduction made before; these are: {refs}")
     elif e.kind == "op":
         row = table().by_name.get(e.name)
         if row is None or row.kind != "pointwise":
@@ -181,9 +184,9 @@ def _dtypes(k: Kernel, e: Expr) -> None:
     if e.name in ("to", "narrow"):
         return
     if len(set(kinds)) > 1 or e.dtype in NARROW or kinds and kinds[0] in NARROW:
-        raise Bug(f"{k.name}: {e.name} of {kinds} makes {e.dtype}")
+        raise Bug(f"{k.name}: {e.name} of {kinds} makes {e.dtype}: operands need one dtype, and neither f16 nor bf16")
     if e.name == "select" and e.args[0].dtype != "b8":
-        raise Bug(f"{k.name}: select by a {e.args[0].dtype}")
+        raise Bug(f"{k.name}: the condition of select is {e.args[0].dtype}, not b8")
 
 
 def _axes(k: Kernel, x: Any, sizes: dict[str, Any], what: str) -> None:

@@ -39,17 +39,17 @@ class Expr:
                 self.refs = self.refs | e.refs
         self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))
         self._loads: tuple[Expr, ...] | None = None
-        self.simple = False  # it was rewritten, and stayed as it is: no rule makes it simpler
+        self.simple = False  # a `Rewriter` has visited it, and no rule changes it
 
     @property
     def loads(self) -> tuple[Expr, ...]:
-        """The loads at and below a node, each once, in the order of `walk`; found once."""
+        """The loads at and below a node, each once, in the order of `walk`. Cached."""
         if self._loads is None:
             self._loads = tuple({id(e): e for e in self._find_loads()}.values())
         return self._loads
 
     def _find_loads(self) -> Iterator[Expr]:
-        """The same, some more than once. What was found for a node below is not looked for again."""
+        """The same, but a load may come more than once. Takes the cached loads of nodes below."""
         seen: set[int] = set()
         stack = [(self, False)]
         while stack:
@@ -86,7 +86,7 @@ class Expr:
 
 
 def _const_key(attr: Any) -> Any:
-    """0.0, -0.0, 0, False and nan are five constants: `==` takes them for two (and nan for none)."""
+    """A key that tells 0.0, -0.0, 0 and False apart, which are equal by `==`, and by which nan equals itself."""
     return (type(attr).__name__, repr(attr)) if isinstance(attr, (bool, int, float)) else attr
 
 
@@ -107,9 +107,9 @@ def _same(a: Expr, b: Expr, seen: set[tuple[int, int]]) -> bool:
 
 
 class Cons:
-    """Makes expression nodes; equal ones once. One a compile, handed along (no global table).
+    """Makes expression nodes, equal ones only once (hash consing). Each compile has its own, passed as an argument.
 
-    The first maker's `where` stays: the user line that first computed the value.
+    A node keeps the first `where` that it was made with: the user's line that first computed the value.
     """
 
     __slots__ = ("table",)

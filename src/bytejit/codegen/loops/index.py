@@ -30,9 +30,9 @@ from .index_core import (
     collected,
     index,
     index_text,
+    invariant,
     product,
     size_of,
-    still,
     text_of,
     var,
     variables,
@@ -73,7 +73,7 @@ __all__ = [
     "quotient",
     "resimplify",
     "size_of",
-    "still",
+    "invariant",
     "substitute",
     "symbols",
     "text_of",
@@ -89,7 +89,8 @@ def symbols(x: Any) -> dict[str, Sym]:
 
 
 def hint(x: Size) -> int:
-    """The size that it had when the graph was made: for choices, never for what must be right. Units: elements."""
+    """The value that the size had when the graph was compiled. For choices of speed only: results may not depend on it.
+    Units: elements."""
     if isinstance(x, int):
         return x
     return x.const + sum(c * _atom_hint(a) for a, c in x.terms)
@@ -168,7 +169,7 @@ def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, 
 
 
 def resimplify(x: Index, sizes: Mapping[str, Size]) -> Index:
-    """Every floordiv and mod tried again under `sizes` (after axes shrank or were split)."""
+    """The index with every floordiv and mod simplified again under `sizes` (after axes shrank or were split)."""
     if all(type(a) in (AxisVar, Sym, Val) for a, _ in x.terms):
         return x
     out = Index((), x.const)
@@ -187,8 +188,8 @@ def values_in(x: Any) -> Iterator[Any]:
 
 
 def axis_terms(x: Index) -> list[tuple[str, Size]] | None:
-    """(axis, coefficient) of an index that is linear in its axes (coefficients may be symbolic); None when it is not. What
-    has no axis (the constant, symbols) is left out."""
+    """(axis, coefficient) of an index that is linear in its axes (coefficients may be symbolic); None when it is not. Terms
+    without an axis (the constant, symbols) are left out."""
     names = variables(x)
     if any(type(a) is Val for a in atoms(x)) or any(x.within_atoms(n) for n in names):
         return None
@@ -196,7 +197,7 @@ def axis_terms(x: Index) -> list[tuple[str, Size]] | None:
 
 
 def quotient(a: Size, b: Size) -> Size | None:
-    """a / b where b divides a for every value of the symbols, else None."""
+    """a / b if b divides a for every value of the symbols, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if a % b == 0 else None
     a, b = index(a), index(b)
@@ -209,7 +210,7 @@ def quotient(a: Size, b: Size) -> Size | None:
 
 
 def linear(coords: Iterable[Size], stride: Iterable[Size], offset: Size = 0) -> Index:
-    """Offset in elements of a point. Units: elements."""
+    """The offset of a point in memory. Units: elements."""
     out = index(offset)
     for c, s in zip(coords, stride):
         out = out + index(c) * s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-LATER: dict[str, Callable] = {}  # floordiv and at_least, which index_order.py puts here
+LATER: dict[str, Callable] = {}  # floordiv and at_least of index_order.py, which imports this module and adds them
 
 
 class Atom:
@@ -42,8 +42,8 @@ class AxisVar(Atom):
 
 
 class Sym(Atom):
-    """A size known only at the call: Sym(name). low: its least value (-inf: unknown); hint: what it was when the graph was made;
-    text: how it is computed from others, as Python text. Equal by name."""
+    """A size known only at the call: Sym(name). low: its least value (-inf: unknown); hint: its value when the graph was
+    compiled; text: how it is computed from others, as Python text. Equal by name."""
 
     __slots__ = ("low", "hint", "text")
     rank = 0
@@ -138,7 +138,7 @@ class Index:
         return index(other) + self * -1
 
     def _unknown(self, *_: Any) -> Any:
-        """A float of a size. Raises: Undecided."""
+        """Division makes a float of a size, which is known only at the call. Raises: Undecided."""
         raise Undecided(f"{self!r} is known only at the call")
 
     __truediv__ = __rtruediv__ = _unknown
@@ -149,14 +149,15 @@ class Index:
         return None if self.terms else self.const
 
     def coefficient(self, name: str) -> Size:
-        """Of the axis `name`: a number, or an index over symbols; 0 when it has none (it may still occur inside another atom)."""
+        """The coefficient of the axis `name`: a number, or an index over symbols; 0 when it has none (the axis may still occur
+        inside another atom)."""
         number, rest = 0, []
         for a, c in self.terms:
             if type(a) is AxisVar:
                 number += c if a.parts[0] == name else 0
             elif type(a) is Prod and any(type(p) is AxisVar and p.parts[0] == name for p in a.parts):
                 others = [p for p in a.parts if type(p) is not AxisVar or p.parts[0] != name]
-                if len(others) != len(a.parts) - 1 or not all(still(p) for p in others):
+                if len(others) != len(a.parts) - 1 or not all(invariant(p) for p in others):
                     return 0
                 rest.append((product(others), c))
         return collected(rest, number) if rest else number
@@ -167,7 +168,7 @@ class Index:
         for a, _ in self.terms:
             parts = a.parts if type(a) is Prod else (a,)
             plain = [p for p in parts if type(p) is AxisVar]
-            if any(p.parts[0] == name for p in plain) and not all(still(p) for p in parts if p is not plain[0]):
+            if any(p.parts[0] == name for p in plain) and not all(invariant(p) for p in parts if p is not plain[0]):
                 return True
             if any(name in variables(index(p)) for p in parts if type(p) is not AxisVar):
                 return True
@@ -201,7 +202,7 @@ class Index:
 
 
 class Undecided(Exception):
-    """A question about a symbolic size whose result differs from call to call. What asked cannot be compiled for all sizes."""
+    """A comparison of symbolic sizes holds for some of their values only: the code that needs it cannot be compiled for all."""
 
 
 def _decided(x: Index) -> bool:
@@ -222,13 +223,13 @@ ONE = Index((), 1)
 
 
 def index(x: Size | Atom) -> Index:
-    """Any size, atom or index as an Index. Raises: Undecided for a number that is not whole: no index holds it."""
+    """Any size, atom or index as an Index. Raises: Undecided for a number that is not an integer."""
     if type(x) is Index:
         return x
     if isinstance(x, Atom):
         return Index(((x, 1),), 0)
     if isinstance(x, float):
-        raise Undecided(f"{x} is no whole number")
+        raise Undecided(f"{x} is not an integer")
     return Index((), int(x))
 
 
@@ -238,7 +239,7 @@ def var(name: str) -> Index:
 
 
 def size_of(x: Size) -> Size:
-    """An int where the index is one: sizes are ints as far as they are known."""
+    """The size as an int where it is a constant, else as an Index."""
     return x if isinstance(x, int) else x.const if not x.terms else x
 
 
@@ -258,7 +259,7 @@ def _term_key(term: tuple[Atom, int]) -> tuple:
 
 
 def _join_mods(sums: dict[Atom, int], const: int) -> int:
-    """d*(x//d) + x%d is x: what a reshape and its inverse leave behind."""
+    """Replaces d*(x//d) + x%d by x. Such sums come from a reshape followed by its inverse."""
     for atom in [a for a in sums if type(a) is Mod and sums[a]]:
         x, d = atom.parts
         if not isinstance(d, int):
@@ -285,19 +286,20 @@ def _product(a: Index, b: Index) -> Index:
 
 
 def product(factors: Iterable[Atom]) -> Atom:
-    """The atom of a product of at least one atom, in one form whatever the order."""
+    """The atom of a product of at least one atom. It does not depend on the order of the factors."""
     flat = [q for p in factors for q in (p.parts if type(p) is Prod else (p,))]
     flat.sort(key=lambda p: (p.rank, str(p.key)))
     return Prod(*flat) if len(flat) > 1 else flat[0]
 
 
-def still(atom: Atom) -> bool:
+def invariant(atom: Atom) -> bool:
     """Whether an atom is made of size symbols alone: the same at every point of a kernel."""
     return (
         type(atom) is Sym
         or type(atom) not in (AxisVar, Val)
         and all(
-            isinstance(p, int) or all(still(a) for a, _ in p.terms) if not isinstance(p, Atom) else still(p) for p in atom.parts
+            isinstance(p, int) or all(invariant(a) for a, _ in p.terms) if not isinstance(p, Atom) else invariant(p)
+            for p in atom.parts
         )
     )
 

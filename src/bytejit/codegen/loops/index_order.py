@@ -1,4 +1,4 @@
-"""Division of indices, and proofs about their range: by intervals for numbers, by least values for symbols."""
+"""Division of indices, and proofs about their range: by interval arithmetic for constants, by lower bounds for symbols."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .index_core import (
     atoms,
     collected,
     index,
+    invariant,
     product,
     size_of,
-    still,
     variables,
 )
 
@@ -134,7 +134,7 @@ def without(factors: Iterable[Atom], wanted: Iterable[Atom]) -> list[Atom] | Non
 
 
 def divide(x: Index, d: Index) -> tuple[Index, Index]:
-    """(q, r) with x = q*d + r: q collects the terms of x that are multiples of d. d has symbols; r may still be more than d."""
+    """(q, r) with x = q*d + r: q collects the terms of x that are multiples of d. d has symbols; r may still be larger than d."""
     lead, c = max(d.terms, key=lambda t: (len(_factors(t[0])), t[0].rank, str(t[0].key)))
     wanted = _factors(lead)
     q = ZERO
@@ -172,12 +172,12 @@ def at_least(x: Size, low: Size, sizes: Mapping[str, Size]) -> bool:
 
 
 def lowest(x: Index, sizes: Mapping[str, Size]) -> Index | None:
-    """A size over symbols alone that x never goes below; None when none is found."""
+    """A lower bound of x, as a size over symbols alone; None when none is found."""
     out: list[tuple[Atom, int]] = []
     moving: dict[Atom, list] = {}
     for atom, c in x.terms:
         parts = _factors(atom)
-        moves = [p for p in parts if not still(p)]
+        moves = [p for p in parts if not invariant(p)]
         if not moves:
             out.append((atom, c))
         elif len(moves) == 1:
@@ -197,7 +197,7 @@ def lowest(x: Index, sizes: Mapping[str, Size]) -> Index | None:
 
 
 def _range(atom: Atom, sizes: Mapping[str, Size]) -> tuple[Index | None, Index | None]:
-    """Least (0, or None) and greatest value of an axis, a value, a remainder or a quotient, over symbols."""
+    """Least and greatest value of an axis, a value, a remainder or a quotient, as sizes over symbols; None where unknown."""
     if type(atom) in (AxisVar, Val):
         size = sizes.get(atom.parts[0]) if type(atom) is AxisVar else atom.parts[1]
         return ZERO, None if size is None else index(size) - 1
@@ -209,7 +209,8 @@ def _range(atom: Atom, sizes: Mapping[str, Size]) -> tuple[Index | None, Index |
 
 
 def _never_negative(x: Index) -> bool:
-    """Whether a size over symbols is at least 0 for every value of them: every symbol written as its least value and more."""
+    """Whether a size over symbols can be shown to be at least 0 for all their values: each symbol is replaced by its least value
+    plus a variable that is at least 0, and then no coefficient may be negative."""
     out = index(x.const)
     for atom, c in x.terms:
         term = index(c)

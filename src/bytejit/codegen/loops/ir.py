@@ -25,12 +25,13 @@ Worked example: softmax over the rows of x: f32[64,128], after fuse and schedule
         t2: f32 = div(t0, t1)
         store o[128*i + r] = t2
 
-How a printer runs a kernel: for every point of `Kernel.axes` (all independent; cut over threads as `Schedule.parallel`
-says), run the nests in order; a nest loops over its own axes (`NestSchedule.order`, innermost last), evaluates its
-expressions once a point, stores, and feeds its reductions. A reduction's result is read in LATER nests by `ref`
-(in the same nest too when `Reduce.running`: a scan, whose axis must run in order). A nest without axes runs once a
-row: the epilogue of a reduction. Loads and stores of a `Plan` hold ONE coordinate: the offset in elements from the
-buffer's first element. Before that (lower, fuse) they hold one coordinate a dimension of the buffer.
+What the printed code of a kernel does: for every point of `Kernel.axes` (points are independent; `Schedule.parallel` says
+how threads share them) it runs the nests in order. A nest loops over its own axes (`NestSchedule.order`, innermost last).
+At each point it evaluates its expressions once, stores, and updates its reductions. A reduction's result is read in LATER
+nests by `ref` (in the same nest too when `Reduce.running`: a scan, whose axis must run in order). A point of the outer axes
+is also called a row. A nest without axes runs once a row: the epilogue of a reduction. Loads and stores of a `Plan` have ONE
+coordinate: the offset in elements from the buffer's first element. Before that (lower, fuse) they have one coordinate for
+each dimension of the buffer.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "
 
 
 def updates(step: Any) -> list[str]:
-    """Buffers that a kernel writes parts of: the rest is another buffer's."""
+    """Buffers of which a kernel writes some elements only: the others are copied from `Store.over`, or lie there already."""
     return [s.over for p in step.nests for s in p.stores if s.over] if isinstance(step, Kernel) else []
 
 
@@ -56,9 +57,9 @@ def updates(step: Any) -> list[str]:
 class Buffer:
     """Memory with a shape. Units: shape in elements, stride in elements.
 
-    kind: input (the user's: never written but by a mutation), output (fresh, given to the user), temp (the arena's),
-    local (a thread's own row, lives for one point of the kernel's outer axes), extern (the tensor that an extern call
-    returned).
+    kind: input (the user's: only a mutation may write it), output (allocated in each call and returned to the user), temp (in
+    the arena), local (memory of one thread, which holds one row and is reused for the next), extern (the tensor that an extern
+    call returned).
     """
 
     name: str
@@ -76,7 +77,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop. kind: parallel (any order, any thread), reduce (feeds reductions), scan (must run upwards, in order)."""
+    """A loop. kind: parallel (any order, any thread), reduce (feeds reductions), scan (must run in increasing order)."""
 
     name: str
     size: Any  # int, or an index expression over Syms
@@ -88,8 +89,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Store:
-    """buffer[coords] = value at every point of the nest (where mask holds). mode: set, add (accumulate: duplicates
-    allowed). over: the buffer whose elements the others are, until `inplace.place_writes` has found where both lie; then ""."""
+    """buffer[coords] = value at every point of the nest (where mask holds). mode: set, or add (accumulate: two points may have
+    the same coords). over: for a store of some elements of `buffer`: the buffer that has the other elements. It is "" once
+    `inplace.place_writes` has chosen where both lie."""
 
     buffer: str
     coords: tuple
@@ -116,9 +118,9 @@ class Reduce:
     """A reduction over all axes of its nest, per point of the kernel's outer axes; result read by `ref(name)`.
 
     kind: one of REDUCTIONS. logsum: log(exp(a) + exp(b)). argmax and argmin take (value, index as i64) and return the index of
-    the first best one, nan being best; amax and amin propagate nan. running: a scan; `ref` in the same nest reads the value
-    after this element.
-    dtype: of the accumulator and the result (f32 for f16 and bf16 values; i64 for argmax, argmin).
+    the first largest or smallest one, or of the first nan; amax and amin propagate nan. running: a scan; `ref` in the same nest
+    reads the value after this element. dtype: of the accumulator and the result (f32 for f16 and bf16 values; i64 for argmax,
+    argmin).
     """
 
     name: str
@@ -169,7 +171,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class View:
-    """A strided window on a buffer, as an extern call or an output sees it. Units: elements; offset from the first
+    """A strided view of a buffer, as an extern call or an output sees it. Units: elements; offset from the first
     element."""
 
     buffer: str
@@ -188,7 +190,7 @@ class Extern:
 
     outs: the buffers that receive the results in order (None: result unused). into: the outs are planned memory
     (their kind is not `extern`) and the op's out= form writes them; else the call's own results become the buffers.
-    reason: "library" (a library does it best) or "no row".
+    reason: "library" (a library is faster than a kernel of ours) or "no row".
     """
 
     name: str
@@ -225,7 +227,8 @@ class MutationCopy:
 
 @dataclass(frozen=True)
 class Loops:
-    """What lower returns and fuse, memory take: steps (Kernel or Extern) in an order that runs, over named buffers."""
+    """What `lower` returns, and what fusion and memory planning take: steps (Kernel or Extern) over named buffers, each after
+    the steps that it depends on."""
 
     inputs: tuple[str | None, ...]  # buffer of each placeholder; None: the placeholder is no tensor
     buffers: dict[str, Buffer]

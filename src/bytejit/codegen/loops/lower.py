@@ -1,4 +1,4 @@
-"""Functional ATen graph -> loop IR: one kernel an op, views as index maps, what has no row as extern calls.
+"""Functional ATen graph -> loop IR: a kernel for each op, an index map for each view, an extern call for each op without a row.
 
 `lower(aten)` walks the graph once. Each node becomes a `Value`: a buffer and, for views, a map from the value's
 coordinates to the buffer's. The rows of the op table say how (`Op.lower`, or the default for pointwise rows); they
@@ -30,7 +30,8 @@ from .sizes import ROW, Real
 
 
 def lower_pointwise(ctx: Lowering, row: Op, *args: Any, **kwargs: Any) -> Value:
-    """The default of pointwise rows: positional tensors and numbers, broadcast, computed in the rule's dtype."""
+    """The default of pointwise rows: positional arguments (tensors, numbers) are broadcast, and computed in the dtype that the
+    row's rule says. Raises: NoRule."""
     if kwargs or len(args) != row.arity:
         raise NoRule(f"{row.name}: {len(args)} arguments and {sorted(kwargs)}")
     common = ir_dtype(ctx.spec())
@@ -56,8 +57,8 @@ def supported(specs: Any) -> bool:
 
 
 def lower(aten: Any) -> Loops:
-    """The loops of a functional ATen graph (an `Aten`; reads `.graph`, `.outputs` and `.mutations`). Raises: Bug on a graph that
-    is not one."""
+    """The loops of a functional ATen graph. aten: an `Aten`; its graph, outputs and mutations are read. Raises: Bug for a node
+    that no ATen graph has."""
     ctx = Lowering(0)
     ctx.home = home_of(aten.graph)
     env: dict[Any, Any] = {}
@@ -107,12 +108,12 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
     target = str(node.target)
     row = table().by_aten.get(target)
     library = row is not None and row.kind == "extern"
-    nothing = _nothing(node.meta["spec"])
+    nothing = _is_empty(node.meta["spec"])
     if row is not None and not library and nothing and not row.refuses:
-        # a result without elements needs no rule: views of an empty tensor would divide by zero
+        # no rule for a result without elements: for a view of an empty tensor it would divide by zero
         return ctx.map(lambda c: ctx.const(0, acc_dtype(ir_dtype(node.meta["spec"]))))
     if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:
-        args = _bring(ctx, args)
+        args = _copy_to_home(ctx, args)
     if row is not None and not library and not nothing and supported(node.meta["spec"]) and _same_device(ctx, args):
         mark = len(ctx.steps)
         try:
@@ -121,14 +122,14 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
             return lower_pointwise(ctx, row, *args, **kwargs)
         except (NoRule, ix.Undecided) as reason:
             library = isinstance(reason, LibraryIsBetter)
-            del ctx.steps[mark:]  # buffers that nothing writes are dropped by fuse
+            del ctx.steps[mark:]  # the pass drop_dead removes the buffers that nothing writes now
     if target == ATTENTION and ctx.home != "cpu":
         args, kwargs = _with_dense_mask(ctx, args, kwargs)
     return ctx.extern(target, args, kwargs, row, library)
 
 
-def _nothing(spec: Any) -> bool:
-    """Whether a result is a tensor without elements for every input."""
+def _is_empty(spec: Any) -> bool:
+    """Whether a result is a tensor without elements whatever the inputs are."""
     return isinstance(spec, Spec) and supported(spec) and any(isinstance(n, int) and n == 0 for n in spec.shape)
 
 
@@ -136,8 +137,9 @@ ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
 def _with_dense_mask(ctx: Lowering, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The mask of an attention as the GPU's fused kernels take it: numbers, not bools, side by side in the last dim. Made
-    once for all layers; torch would turn a mask of bools into numbers in each, and with strides it leaves those kernels."""
+    """The arguments of an attention with its mask as the GPU's fused kernels take it: floats, not bools, with stride 1 in the
+    last dim. It is made once for all layers. torch would convert a mask of bools in each layer, and does not use those kernels
+    for a mask with another stride."""
     mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
     if not isinstance(mask, Value) or mask.dtype not in DTYPES:
         return args, kwargs
@@ -163,7 +165,7 @@ TO_COPY = "aten._to_copy.default"
 
 
 def home_of(graph: Any) -> str:
-    """The device that a graph's kernels run on: its GPU, where a tensor is on one."""
+    """The device that a graph's kernels run on: the device of the first tensor that is not on the CPU, else "cpu"."""
     for node in graph.nodes:
         specs = node.meta.get("spec")
         for spec in specs if isinstance(specs, (tuple, list)) else (specs,):
@@ -172,10 +174,10 @@ def home_of(graph: Any) -> str:
     return "cpu"
 
 
-def _bring(ctx: Lowering, args: Any) -> Any:
-    """Operands with 0-dim tensors of the CPU copied to the GPU, each once: torch takes those as numbers."""
+def _copy_to_home(ctx: Lowering, args: Any) -> Any:
+    """The operands, with 0-dim tensors on the CPU copied to the GPU, each once: torch treats such tensors as numbers."""
     if isinstance(args, (tuple, list)):
-        return tuple(_bring(ctx, a) for a in args)
+        return tuple(_copy_to_home(ctx, a) for a in args)
     if not isinstance(args, Value) or args.shape or ctx.buffers[args.buffer].device == ctx.home or args.dtype not in DTYPES:
         return args
     if args not in ctx.brought:
@@ -213,7 +215,7 @@ def _same_device(ctx: Lowering, args: Any) -> bool:
 
 
 def _outputs(ctx: Lowering, nodes: tuple, env: dict[Any, Any], mutations: tuple) -> tuple[Result, ...]:
-    """The flat outputs; buffers that hold one become `output`; copies where two outputs must not share memory."""
+    """The flat outputs. A buffer that holds one becomes an `output`. A value is copied where two outputs may not share memory."""
     taken: dict[str, Any] = {}
     results = []
     written = {m.position for m in mutations}

@@ -25,20 +25,20 @@ from .sizes import Real
 
 
 class NoRule(Exception):
-    """A row cannot lower this use of its op (an odd argument, a dtype): it becomes an extern call. The text says
-    why."""
+    """A row cannot lower this use of its op (an argument or a dtype that it does not cover): the op becomes an extern call.
+    The message says why."""
 
 
 class LibraryIsBetter(NoRule):
-    """A row leaves this use of its op to a library's kernel, which does it best and does not fail."""
+    """A row leaves this use of its op to a library, whose kernel is faster and covers it."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph: `buffer` seen through `map` (None: as it is). map: indices over d0, d1, ... of this
-    value.
+    """A tensor of the graph: a view of `buffer`. map: the buffer's coordinates as indices over d0, d1, ..., the coordinates of
+    this value; None: they are the same.
 
-    elided: a copy that was left out stands between this value and the buffer's maker.
+    elided: the program copies between the step that makes the buffer and this value; that copy was left out.
     """
 
     buffer: str
@@ -70,11 +70,11 @@ class Lowering:
         self.where: Any = None
         self.node: Any = None
         self.home = "cpu"  # the device that kernels run on; ops on other devices run through torch
-        self.checks: dict[int, Expr] = {}  # those of indices, by their id
-        self.written: frozenset = frozenset()  # nodes that stand for writes into an input
+        self.checks: dict[int, Expr] = {}  # the checks of indices, by id
+        self.written: frozenset = frozenset()  # nodes whose values are written into an input
         self.lineage: dict[tuple, str] = {}  # (partly written buffer, map that it was written through) -> what it was before
-        self.shared: set[str] = set()  # buffers that views made by torch's own calls are: memory of their operands
-        self.brought: dict[Value, Value] = {}  # 0-dim tensors of the CPU -> their copies at home
+        self.shared: set[str] = set()  # results of extern calls that lie in the memory of an operand
+        self.brought: dict[Value, Value] = {}  # 0-dim tensors on the CPU -> their copies on the device `home`
 
     # ---- names, buffers -------------------------------------------------------------------------------------------
     def name(self, kind: str) -> str:
@@ -151,7 +151,7 @@ class Lowering:
         return self.cons.load(v.buffer, own, v.dtype, mask, self.where)
 
     def read(self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None) -> Expr:
-        """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed
+        """The element at `coords` after broadcasting, converted to `dtype` (default: the dtype that elements of v are computed
         in)."""
         if not isinstance(v, Value):
             return self.const(v, dtype or number_dtype(v))
@@ -162,7 +162,7 @@ class Lowering:
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
 
     def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
-        """A constant, rounded to the dtype. A size that is known only at the call is computed then."""
+        """A constant, rounded to the dtype. A size or float that is known only at the call is computed there."""
         if isinstance(value, Index):
             return self.cast(self.cons.index(value, self.where), dtype)
         if isinstance(value, Real):
@@ -171,7 +171,8 @@ class Lowering:
         return self.cons.const(value, dtype)
 
     def real(self, value: Real) -> Expr:
-        """A symbolic float: an element of the row of numbers, or its bits are a symbol, which Python computes at the call."""
+        """A symbolic float: an element of the tensor that holds such floats (`self.row`), else its bits are passed as a size
+        symbol, which Python computes at the call."""
         buffer, texts = self.row
         if value.text in texts and self.device() == self.home:
             return self.cons.load(buffer, (ix.index(texts.index(value.text)),), "f64", None, self.where)
@@ -194,15 +195,15 @@ class Lowering:
         return self.cast(e, dtype)
 
     def rounded(self, e: Expr, dtype: str) -> Expr:
-        """e (a number, or what was loaded) with the value that f16 or bf16 holds of it, in f32: also once what made it is
-        fused with its use."""
+        """e (a constant or a loaded value) rounded to f16 or bf16 and converted to f32. It is still rounded when the op that
+        computes the loaded value is fused with this one."""
         if e.kind == "const":
             return self.const(torch.tensor(e.attr, dtype=torch_dtype(dtype)).item(), "f32")
         return self.cast(self.cast(e, dtype), "f32")
 
     def op(self, name: str, *args: Expr, dtype: str | None = None, attr: Any = None) -> Expr:
-        """A row's node; the dtype is the first operand's unless told, b8 for comparisons. Raises: NoRule for a function of
-        floats given whole numbers: what asks is an op that torch has for floats alone, and refuses in its own words."""
+        """The op of a row. dtype: default the first operand's, b8 for comparisons. Raises: NoRule for a function of floats with
+        integer operands: torch has no such op, and its own call raises torch's error."""
         rule = table().by_name[name].dtype
         if rule == "float" and args[0].dtype not in FLOATS:
             raise NoRule(f"{name} of {args[0].dtype}")
@@ -214,10 +215,11 @@ class Lowering:
         return made
 
     def bound(self, e: Expr, size: Any, label: str, wrap: bool = True) -> Index:
-        """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or
-        refused. Raises: NoRule for a dim without elements: where the check fails the first one is read."""
+        """An integer that is read from memory, as a coordinate of a dim of `size`. It is checked. wrap: a negative one counts
+        from the end; else it is an error. Raises: NoRule for a dim without elements, as the first element is read where the
+        check fails."""
         if isinstance(size, int) and size == 0:
-            raise NoRule("a place in nothing")
+            raise NoRule("an index into a dimension of size 0")
         e = self.cast(e, "i64")
         limit = self.const(size, "i64")
         check = self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label)
@@ -247,8 +249,8 @@ class Lowering:
     def reduce(
         self, v: Value, dims: tuple[int, ...], kind: str, fn: Callable[[tuple], Any] | None = None, dtype: str = "f32"
     ) -> Value:
-        """Reduces over dims (kept dims only in the result). fn(coords) -> operand or operands (default: the element
-        as dtype)."""
+        """Reduces over `dims`; the result has the other dims. fn(coords) -> operand or operands (default: the element, converted
+        to dtype)."""
         kept = tuple(i for i in range(len(v.shape)) if i not in dims)
         shape = tuple(v.shape[i] for i in kept)
         outer, outer_coords = self.axes(shape)
@@ -263,8 +265,7 @@ class Lowering:
         self.kernel(outer, (LoopNest(inner, (), (red,)), LoopNest((), (last,))))
         return Value(out.name, shape, dtype)
 
-    # ---- views
-    # --------------------------------------------------------------------------------------------------------
+    # ---- views ------------------------------------------------------------------------------------------------------
     def view(self, v: Value, shape: tuple, fn: Callable[[tuple], tuple]) -> Value:
         """A value of `shape` whose point `coords` is v's point `fn(coords)`."""
         coords, sizes = dims_of(shape)
@@ -275,7 +276,7 @@ class Lowering:
         return replace(v, shape=tuple(shape), map=new)
 
     def as_view(self, v: Value) -> View:
-        """v as a strided window on its buffer; copies it into a new buffer when it is none."""
+        """v as a strided view of its buffer; it is copied into a new buffer when it is none."""
         b = self.buffers[v.buffer]
         if v.map is None:
             return View(b.name, b.shape, b.stride)
@@ -292,10 +293,10 @@ class Lowering:
         """v in a buffer of its own."""
         return self.pointwise(v.shape, v.dtype, lambda c: self.load(v, c), stride)
 
-    # ---- extern calls
-    # -------------------------------------------------------------------------------------------------
+    # ---- extern calls -----------------------------------------------------------------------------------------------
     def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None, library: bool) -> Any:
-        """A call of the op through torch; its results as values. library: by choice, not for want of a row."""
+        """A call of the op through torch; returns its results as values. library: whether a library was preferred to a kernel of
+        ours; else the op has no row for this use."""
 
         def arg(a: Any) -> Any:
             if isinstance(a, Value):
@@ -304,7 +305,7 @@ class Lowering:
 
         specs: Any = self.node.meta["spec"]
         many = isinstance(specs, (tuple, list))
-        planned = not many and isinstance(specs, Spec) and ir_dtype(specs) in DTYPES  # torch allocates memory of other dtypes
+        planned = not many and isinstance(specs, Spec) and ir_dtype(specs) in DTYPES  # torch allocates results of other dtypes
         into = row is not None and row.out is not None and planned and self.device() == self.home
         values: list[Value | None] = []
         for i, spec in enumerate(specs if many else (specs,)):
@@ -343,13 +344,13 @@ def ir_dtype(spec: Spec) -> str:
 
 
 def number_dtype(value: bool | int | float | Index | Real) -> str:
-    """The dtype of a Python number; a size is a whole number."""
+    """The dtype of a Python number; a size is an integer."""
     return "b8" if isinstance(value, bool) else "i64" if isinstance(value, (int, Index)) else "f32"
 
 
 def promote(args: list[Any]) -> str:
-    """The dtype in which torch computes a comparison of these values: dims beat 0-dims, those beat numbers, within a
-    category."""
+    """The dtype in which torch computes a comparison of these values. Within a category (bool, int, float) tensors with dims take
+    precedence over 0-dim tensors, and those over numbers."""
     levels: list[str | None] = [None, None, None]
     for a in args:
         level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
@@ -379,8 +380,8 @@ def device_of(node: torch.fx.Node) -> torch.device | None:
 
 
 def with_checks(ctx: Lowering, coords: tuple, used: tuple, mask: Expr | None) -> Expr | None:
-    """`mask`, and the checks of indices that are in `coords` but do not say where in memory (`used`): of a dim of one
-    element, of one that was expanded. They are made all the same."""
+    """`mask`, together with the checks of indices in `coords` that the load itself does not use (they are not in `used`): along
+    a dim of one element, or an expanded one. Such an index is checked all the same."""
     stay = {id(e) for e in ix.values_in(used)}
     for e in ix.values_in(coords):
         if id(e) in ctx.checks and id(e) not in stay:

@@ -1,8 +1,8 @@
-"""Places temporary buffers in one arena. Buffers share bytes if their lives do not overlap; results may overwrite dying
-operands.
+"""Places temporary buffers in one arena. Buffers share bytes if their lifetimes do not overlap. A result may overwrite an
+operand that no later step reads.
 
-A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are
-fresh.
+A buffer lives from the step that makes it to the last step that reads it. The user's inputs are never reused; outputs are
+allocated in each call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALIGN = 64
 class Memory:
     """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it
     overwrites.
-    free: step position -> extern buffers that die there. slots, slot_bytes: as in `Plan`, for temps of symbolic size.
+    free: step position -> extern buffers that no later step reads. slots, slot_bytes: as in `Plan`, for temps of symbolic size.
     Units: bytes."""
 
     offsets: dict[str, int]
@@ -47,8 +47,8 @@ def extent(b: Buffer) -> ix.Size:
 
 
 def lives(loops: Loops) -> dict[str, tuple[int, int]]:
-    """First and last step position of each buffer that a step makes; outputs live on past the end, what a library call
-    returns a view of as long as the view."""
+    """First and last step position of each buffer that a step makes. Outputs live past the end. A buffer of which a library
+    call returns a view lives as long as the view."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(loops.steps):
@@ -68,8 +68,8 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
 
 
 def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
-    """Offsets for all temps but `unused` ones. The largest are placed first, each at the lowest place that is free during
-    its whole life."""
+    """Offsets for all temps but `unused` ones. The largest are placed first, each at the lowest offset that is free during
+    its whole lifetime."""
     life = lives(loops)
     temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life and b.name not in unused]
     inplace = {made: over for made, over in in_place(loops, life).items() if not {made, over} & unused}
@@ -109,7 +109,8 @@ def share_slots(
     groups: dict[str, list[Buffer]],
     when: dict[str, tuple[int, int]],
 ) -> tuple[dict[str, int], tuple[tuple, ...]]:
-    """A slot for each buffer of symbolic size: one that is free by then, of the same or (by the hints) the nearest size."""
+    """A slot for each buffer of symbolic size: a slot that is free by then, of the same or (by the hints) the nearest size, else
+    a new one."""
     slots: dict[str, int] = {}
     ends: list[int] = []
     sizes: list[dict] = []
@@ -132,7 +133,7 @@ def share_slots(
 
 
 def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
-    """Results that may overwrite an operand that dies in the same kernel: element by element, or row by row."""
+    """Result -> the operand that it may overwrite, which no later step reads: element by element, or row by row."""
     found: dict[str, str] = {}
     for i, step in enumerate(loops.steps):
         if not isinstance(step, Kernel):
@@ -163,8 +164,8 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
 def write_inputs(loops: Loops) -> Loops:
     """Mutations whose value one kernel makes element by element are written into the input by that kernel.
 
-    Only where nobody reads the input's old value later, nobody else sees the new one, and no step from there on can
-    fail before the call's end. First kernels that write a part of a buffer get their place (`inplace.place_writes`).
+    Only where no later step reads the input's old value, no other output shows the new one, and no step from there to the
+    end of the call can fail. Before that, `inplace.place_writes` places the kernels that write a part of a buffer.
     """
     loops = place_writes(loops)
     steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
@@ -204,9 +205,8 @@ def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | 
     if not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
         return None
     for step in steps[at:]:
-        raises = (
-            isinstance(step, Kernel) and a.device == "cpu" and may_raise(kernel_roots(step))
-        )  # a GPU's tell later, as torch's
+        # a GPU reports its errors in a later call, as torch does
+        raises = isinstance(step, Kernel) and a.device == "cpu" and may_raise(kernel_roots(step))
         if raises or isinstance(step, Extern) and step.reason != "library":
             return None
     if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1 :]) or name in writes(steps[at]):
@@ -236,8 +236,8 @@ def overwritable(k: Kernel, a: Buffer, b: Buffer, s: Store, at: int) -> bool:
 
 
 def same_row(load: tuple, store: tuple, outer: set[str]) -> bool:
-    """Whether a load of an earlier nest stays in the elements that the same row overwrites: outer coordinates
-    equal."""
+    """Whether a load of an earlier nest reads only elements that the same row overwrites: their coordinates along the outer
+    axes are equal."""
     rows: set[str] = set()
     for c, d in zip(load, store):
         if ix.variables(c) & outer or ix.variables(d) & outer:

@@ -11,9 +11,10 @@ from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype, items
 @dataclass(frozen=True)
 class NestSchedule:
     """How one nest runs. order: its axes, outermost first. vector: the axis in SIMD lanes: the last of `order`, or
-    the kernel's blocked axis (then innermost of all), or None (scalar). lanes: elements of the widest dtype touched.
+    the kernel's blocked axis (then innermost of all), or None (scalar). lanes: elements in a vector, for
+    the widest dtype that the nest touches.
     accumulators: independent partial results of each reduction along the vector axis. tile: (axis, size) pairs to
-    block for transposing accesses; both loops over tiles go outside, in `order`.
+    block for accesses that transpose; the two loops over tiles are the outermost ones, in `order`.
     """
 
     order: tuple[str, ...]
@@ -27,14 +28,14 @@ class NestSchedule:
 class Schedule:
     """How one kernel runs.
 
-    parallel: axes collapsed and cut over threads: a prefix of Kernel.axes; or, when Kernel.axes is empty and there is
-    one nest without reductions, its first `order` axis, whose range is cut; () runs on the calling thread.
-    grain: least iterations of the collapsed range for one thread.
-    block: (axis, size): the LAST outer axis runs in blocks of `size` (the rest shorter); each nest runs for a whole
-    block with that axis innermost (and in lanes); refs are arrays of `size`. If it is in `parallel` the unit is a
-    block.
-    split: n > 0: few long rows: the single reducing nest (the first) has its first `order` axis cut in n parts over
-    threads; partial results are combined in order; then the other nests run.
+    parallel: the axes that are collapsed to one range, which threads share: a prefix of Kernel.axes; or, when Kernel.axes is
+    empty and there is one nest without reductions, the nest's first `order` axis. (): all runs on the calling thread.
+    grain: a thread gets at least so many iterations of that range.
+    block: (axis, size): the LAST outer axis runs in blocks of `size` (the last block may be shorter); each nest runs for a
+    whole block with that axis innermost (and in lanes); refs are arrays of `size`. If the axis is in `parallel`, threads
+    share whole blocks.
+    split: n > 0, for few long rows: the first `order` axis of the only nest that reduces (the first nest) is divided in n
+    parts, which threads share. The partial results are combined in order; then the other nests run.
     """
 
     parallel: tuple[str, ...]
@@ -101,7 +102,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Machine:
-    """What schedule needs to know of a device. Units: vector_bytes, cache_bytes (a core's own) in bytes."""
+    """What `schedule` needs to know about a device. Units: vector_bytes, cache_bytes (a core's own) in bytes."""
 
     name: str = "cpu"
     threads: int = 1

@@ -24,7 +24,7 @@ OnLoad = Callable[[Expr, tuple, Any], Any]
 
 
 class Rewriter:
-    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask` too.
+    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`; every load gets `mask` as well.
 
     refs: result of a reduction -> its new name, by which the reduction is renamed too, or a value to use in its place.
     only: the buffers whose loads `on_load` may replace, where neither axes nor masks change: expressions without them are
@@ -74,7 +74,7 @@ class Rewriter:
         return self.memo[id(e)]
 
     def stays(self, e: Expr) -> bool:
-        """Whether an expression is known to stay as it is."""
+        """Whether an expression is known not to change."""
         if self.only is None or not e.simple or not self.refs.keys().isdisjoint(e.refs):
             return False
         return all(x.name not in self.only for x in e.loads)
@@ -89,8 +89,8 @@ class Rewriter:
             coords = self.coords(e.attr)
             if self.mask is not None:
                 mask = conjunction(self.cons, mask, self.mask_of(coords))
-            if mask is not None and (near := below(mask, self.sizes)) is not None:
-                coords = tuple(ix.resimplify(c, near) for c in coords)
+            if mask is not None and (smaller := sizes_under(mask, self.sizes)) is not None:
+                coords = tuple(ix.resimplify(c, smaller) for c in coords)
             new = self.on_load(e, coords, mask) if self.on_load else None
             return new if new is not None else self.cons.load(e.name, coords, e.dtype, mask, e.where)
         if e.kind == "index":
@@ -104,13 +104,13 @@ class Rewriter:
         return self.cons.const(e.attr, e.dtype)
 
     def mask_of(self, coords: tuple) -> Expr | None:
-        """What of `mask` a load needs to stay within its buffer: not what is said of axes that its place does not depend on.
-        Where the rest does not hold nobody looks at the value."""
+        """The part of `mask` that a load needs to stay within its buffer: without conditions on axes that its coordinates do not
+        depend on. Where such a condition is false the loaded value is not used."""
         assert self.mask is not None
         if next(ix.values_in(coords), None) is not None:
             return self.mask
         if self.parts is None:
-            self.parts = [(part, None if by_memory(part) else axes_below(part)) for part in conjuncts(self.mask)]
+            self.parts = [(part, None if depends_on_memory(part) else axes_below(part)) for part in conjuncts(self.mask)]
         own, needed = set().union(*map(ix.variables, coords)), None
         for part, axes in self.parts:
             if axes is None or axes & own:
@@ -148,24 +148,25 @@ def conjuncts(e: Expr) -> list[Expr]:
     return [e]
 
 
-def by_memory(e: Expr) -> bool:
-    """Whether a value hangs on what memory holds, or on a reduction."""
+def depends_on_memory(e: Expr) -> bool:
+    """Whether a value depends on the contents of memory, or on a reduction."""
     return any(x.kind in ("load", "ref") for x in walk((e,)))
 
 
 def axes_at(e: Expr) -> set[str]:
-    """The axes that a node itself speaks of."""
+    """The axes that a node itself names, without those that its operands name."""
     at = e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ()
     return set().union(*map(ix.variables, at))
 
 
 def axes_below(e: Expr) -> set[str]:
-    """The axes that a value depends on, but those behind a reference to a reduction."""
+    """The axes that a value depends on, without those that a reduction which it refers to depends on."""
     return set().union(*map(axes_at, walk((e,))))
 
 
-def below(mask: Expr, sizes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The sizes of axes where a mask holds, if it says that some axis is less than a number."""
+def sizes_under(mask: Expr, sizes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The sizes of axes where a mask holds: smaller than `sizes` for an axis that the mask requires to be less than a number.
+    None where it requires that of no axis."""
     found: dict[str, int] = {}
     for e in conjuncts(mask):
         if e.kind == "op" and e.name == "lt" and e.args[0].kind == "index" and e.args[1].kind == "const":
@@ -187,7 +188,7 @@ def conjunction(cons: Cons, a: Expr | None, b: Expr | None) -> Expr | None:
 
 
 def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The op over new operands, after what can be said without running it."""
+    """The op over new operands, or what it is simplified to."""
     name, a = e.name, args[0]
     if name in ("to", "narrow"):
         if a.dtype == e.dtype:
@@ -203,7 +204,7 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
             and b.dtype == e.dtype
             and b.args[0].dtype == a.dtype
         ):
-            return b  # rounded already where it was stored
+            return b  # it has the values of the narrow dtype already
         if name == "to" and a.kind == "const" and e.dtype not in NARROW and e.dtype == "f64":
             return cons.const(float(a.attr), e.dtype)
     elif name == "select":
@@ -219,7 +220,7 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
         x, y = args if args[0].kind == "const" else args[::-1]
         return y if x.attr else x
     elif name == "isnan" and a.kind == "op" and a.name in ("maximum", "minimum"):
-        # of the operands: asked of the larger of 0 and x, GCC jumps by which one it was, and a loop runs in no lanes
+        # asked of each operand: for isnan(maximum(0, x)) GCC emits a branch on which of them is larger, and does not vectorize
         nans = [make_op(cons, e, (x,)) for x in a.args if x.kind != "const" or x.attr != x.attr]
         return functools.reduce(lambda x, y: cons.op("or", (x, y), "b8", e.where), nans) if nans else cons.const(False, "b8")
     elif name in _COMPARE and all(x.kind == "const" for x in args) and args[0].dtype == "i64":
@@ -248,8 +249,9 @@ def cost(roots: Iterable[Expr]) -> int:
     return sum(rows[e.name].cost if e.name in rows else 1 for e in walk(tuple(roots)) if e.kind == "op")
 
 
-#: additions and loads: no kernel is made larger by joining others to it. g++ takes 1.2 ms an addition (of sin and exp, AVX-512)
-#: up to 1,000 in one loop, 3.3 from there on, and every rewriting walks the whole kernel. Usual models have under 350
+#: Units: additions and loads. Fusion makes no kernel larger than this: g++ takes 1.2 ms an addition (for sin and exp with
+#: AVX-512) up to 1,000 in one loop and 3.3 ms above that, and every rewrite walks the whole kernel. Kernels of usual models
+#: have less than 350.
 MOST_WORK = 768
 
 
@@ -260,7 +262,7 @@ def work(roots: Iterable[Expr]) -> int:
 
 
 def may_raise_itself(e: Expr) -> bool:
-    """Whether a node may set the error flag: for an index out of range, for a whole number divided by zero."""
+    """Whether a node may set the error flag: an index out of range, or an integer division by zero."""
     return e.kind == "op" and table().by_name[e.name].raises and e.dtype[0] in "iu"
 
 
@@ -293,17 +295,17 @@ def points(axes: Iterable[Axis]) -> int:
 
 
 def elements(b: Buffer) -> int:
-    """Number of elements of a buffer, likewise."""
+    """Number of elements of a buffer; a symbolic size counts as its hint."""
     return points(Axis("", n) for n in b.shape)
 
 
 def bytes_of(b: Buffer) -> int:
-    """Bytes of a buffer's elements, likewise."""
+    """Bytes of a buffer's elements; a symbolic size counts as its hint."""
     return elements(b) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
 
 
 def known(axes: Iterable[Axis]) -> bool:
-    """Whether all sizes are numbers: then how many points there are decides what is worth a thread."""
+    """Whether all sizes are constants."""
     return all(isinstance(a.size, int) for a in axes)
 
 
@@ -327,7 +329,8 @@ def drop_unused(k: Kernel, used: Callable[[Store], bool]) -> Kernel | None:
 
 
 def innermost(k: Kernel, p: Any, buffers: dict[str, Buffer]) -> str | None:
-    """The axis along which the nest touches memory step by step: stride 1 in its store, else in most of its loads."""
+    """The axis along which the most accesses of the nest have stride 1; a store counts as two loads. None: there is no such
+    axis."""
     names = {a.name for a in (*k.axes, *p.axes)}
     votes: dict[str, int] = {}
     accesses = [(s.buffer, s.coords, 2) for s in p.stores] + [(e.name, e.attr, 1) for e in loads(p.roots())]

@@ -34,7 +34,7 @@ ROW = "numbers"  # in the meta of a placeholder that holds symbolic floats: thei
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], sign: str) -> tuple[Callable, Callable]:
-    """An operator of Reals and what it is with its operands exchanged; Python carries it out at the call."""
+    """An operator of Reals, and the same with its operands exchanged. Python computes the result at the call."""
 
     def apply(a: Any, b: Any) -> Real:
         hints = [x.hint if type(x) is Real else x for x in (a, b)]
@@ -59,7 +59,8 @@ class Real:
         return self.text
 
     def _unknown(self, *_: Any) -> Any:
-        """A choice that hangs on the value: what asks is left to a library call. Raises: Undecided."""
+        """An operation that needs the value, which is known only at the call. Raises: Undecided: the op becomes a library
+        call."""
         raise ix.Undecided(f"{self.text} is known only at the call")
 
     def __neg__(self) -> Real:
@@ -79,7 +80,7 @@ class Real:
 
 
 def bits_of(x: float) -> int:
-    """The bits of a float as a whole number of 64 bits."""
+    """The bits of a float as an integer of 64 bits."""
     return _WHOLE.unpack(_DOUBLE.pack(x))[0]
 
 
@@ -112,7 +113,7 @@ class Sizes:
         return Spec(tuple(map(self, x.shape)), tuple(map(self, x.stride)), x.dtype, x.device)
 
     def number(self, x: Any) -> Any:
-        """A SymInt as a size, a SymFloat as a Real, a SymBool as what it was decided to be."""
+        """A SymInt as a size, a SymFloat as a Real, a SymBool as a bool."""
         if isinstance(x, torch.SymBool):
             return bool(x)
         expression = symbols.expr(x)
@@ -122,7 +123,7 @@ class Sizes:
         return ix.size_of(self.index(expression, env)) if isinstance(x, torch.SymInt) else self.real(expression, env)
 
     def index(self, e: Any, env: Any) -> Index:
-        """A whole-number expression as an index."""
+        """An integer expression as an index."""
         found = self.memo.get(e)
         if found is None:
             found = self.memo[e] = self._index(e, env)
@@ -160,7 +161,7 @@ class Sizes:
 
 
 def _whole(e: Any) -> bool:
-    """Whether an expression is a whole number by what it is made of."""
+    """Whether an expression is an integer for all values of its symbols."""
     return bool(e.is_integer)
 
 

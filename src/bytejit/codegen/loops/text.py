@@ -62,15 +62,11 @@ def _over(s: Store) -> str:
     return f" over {s.over}" if s.over else ""
 
 
-def _axis(a: Axis) -> str:
-    return repr(a)
-
-
 def _kernel(k: Kernel) -> list[str]:
-    lines = [f"kernel {k.name} [{', '.join(map(_axis, k.axes))}] ops {' '.join(k.ops)}".rstrip()]
+    lines = [f"kernel {k.name} [{', '.join(map(repr, k.axes))}] ops {' '.join(k.ops)}".rstrip()]
     for p in k.nests:
         names: dict[int, str] = {}
-        lines.append(f"  nest [{', '.join(map(_axis, p.axes))}]")
+        lines.append(f"  nest [{', '.join(map(repr, p.axes))}]")
 
         def name(e: Expr) -> str:
             return names[id(e)]
@@ -147,7 +143,7 @@ class Reader:
         self.reduces: list[Reduce] = []
 
     def line(self, line: str) -> None:
-        """One line of text. Raises: ValueError naming a line that is none."""
+        """Reads one line of text. Raises: ValueError for a line that is not of this form."""
         line = line.split("  // ")[0].rstrip()
         word, _, rest = line.strip().partition(" ")
         reader = {
@@ -170,13 +166,13 @@ class Reader:
         else:
             raise ValueError(f"not a line of loops: {line!r}")
 
-    def end_pass(self) -> None:
+    def end_nest(self) -> None:
         if self.nests is not None and (self.stores or self.reduces):
             self.nests.append(LoopNest(self.axes, tuple(self.stores), tuple(self.reduces)))
         self.values, self.stores, self.reduces = {}, [], []
 
     def end_kernel(self) -> None:
-        self.end_pass()
+        self.end_nest()
         if self.head:
             self.steps.append(Kernel(self.head[0], self.head[1], tuple(self.nests), self.head[2]))
         self.head, self.nests = (), []
@@ -195,7 +191,7 @@ class Reader:
         self.head = (m[1], _axes(m[2]), tuple(m[3].split()))
 
     def read_nest(self, _: str, rest: str) -> None:
-        self.end_pass()
+        self.end_nest()
         self.axes = _axes(rest[1:-1])
 
     def read_value(self, name: str, dtype: str, rest: str) -> None:
@@ -259,7 +255,7 @@ def matched(pattern: str, text: str) -> re.Match[str]:
     """The match of a whole text. Raises: ValueError."""
     found = re.fullmatch(pattern, text)
     if found is None:
-        raise ValueError(f"no text of loops: {text!r}")
+        raise ValueError(f"not in the form that `text` prints: {text!r}")
     return found
 
 
@@ -296,7 +292,7 @@ def _literal(node: ast.AST) -> Any:
 
 
 def parse(source: str) -> Loops:
-    """The loops that `text` printed. Raises: ValueError on a line that is none."""
+    """The loops that `text` printed. Raises: ValueError for a line that is not of this form."""
     reader = Reader()
     for line in source.splitlines():
         reader.line(line)

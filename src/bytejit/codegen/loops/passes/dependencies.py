@@ -1,4 +1,4 @@
-"""Dependencies between steps, updated while steps are merged. A search visits only the steps between the two in question."""
+"""Dependencies between steps, updated while steps are merged. A search visits only steps that lie between the two steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 
 class Dependencies:
-    """before: what each step needs directly; after: what needs it directly; at: places, each step behind all that it needs."""
+    """before: step -> the steps that it needs directly; after: step -> those that need it directly; at: step -> its position in a
+    topological order."""
 
     def __init__(self, before: dict[int, set[int]], order: Iterable[int]):
         self.before = before
@@ -16,14 +17,14 @@ class Dependencies:
                 self.after[b].add(i)
         self.at = {i: place for place, i in enumerate(order)}
 
-    def needs(self, step: int, other: int, apart: bool = False) -> bool:
-        """Whether `step` needs `other`, directly or not. apart: by way of a third step."""
+    def needs(self, step: int, other: int, indirect: bool = False) -> bool:
+        """Whether `step` needs `other`, directly or not. indirect: only a way through a third step counts."""
         least, seen, stack = self.at[other], {step}, [step]
         while stack:
             i = stack.pop()
             for b in self.before[i]:
                 if b == other:
-                    if not apart or i != step:
+                    if not indirect or i != step:
                         return True
                 elif self.at[b] > least and b not in seen:
                     seen.add(b)
@@ -49,7 +50,7 @@ class Dependencies:
         del self.at[first]
 
     def _within(self, start: int, steps: dict[int, set[int]], low: int, high: int) -> list[int]:
-        """All that one gets to from `start` and that stands between two places, in order."""
+        """The steps that can be reached from `start` and whose positions are between `low` and `high`, in order of position."""
         seen, stack = {start}, [start]
         while stack:
             found = [i for i in steps[stack.pop()] if low < self.at[i] < high and i not in seen]

@@ -1,12 +1,11 @@
 """Fusion: small kernels of single ops become kernels that touch memory once.
 
-1. `inline`: a pointwise kernel goes into its readers, where computing again costs less than memory.
-2. `merge`: a kernel and a reader of its results that walk the same rows become one kernel of nests; so do kernels
-that read
-   the same elements. Values pass between nests in registers (the same nest), as refs (one a row), or in a row-local
-   buffer.
-Cost is bytes moved. A merge never closes a cycle through other steps. Neither makes a kernel of more than MOST_WORK, and of the
-many that read a buffer only the nearest are tried: so the time of a compile grows as the graph does.
+1. `inline`: a pointwise kernel moves into its readers, where computing its values again costs less than memory traffic.
+2. `merge`: a kernel and a reader of its results that have the same outer axes become one kernel of several nests; so do
+   kernels that read the same elements. Values pass between nests in registers (the same nest), as refs (one a row), or in a
+   row-local buffer.
+The cost is the number of bytes moved. A merge never makes a cycle of dependencies. No kernel grows above MOST_WORK, and of the
+steps that read a buffer only the nearest are tried, so that compile time grows linearly with the graph.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from .side_by_side import side_by_side
 from .split import split_axes
 from .uses import drop_dead, reads, writes
 
-FEW = 1 << 22  # points up to which few long rows are one kernel on a GPU: launches cost more than they gain
-SMALL = 4096  # points: a kernel on parameters that may run before all others
-NEAREST = 16  # steps on each side of a step, of those that read a buffer, with which it may become one
+FEW = 1 << 22  # points: up to so many, kernels on few long rows are merged on a GPU, as separate launches would cost more
+SMALL = 4096  # points: a kernel of at most so many that reads inputs only is moved to the front
+NEAREST = 16  # of the steps that read a buffer, so many on each side of a step are tried as partners of a merge
 
 
 def merge_kernels(loops: Loops, launches: bool = False) -> Loops:
-    """Kernels that share rows become one."""
+    """Merges kernels that have the same outer axes. launches: as in `passes`."""
     return Merger(loops, FEW if launches else 0).run()
 
 
 def passes(launches: bool = False) -> tuple[Pass, ...]:
-    """The passes over `Loops` before a schedule. launches: a kernel costs a launch (on a GPU), so that computing a parameter's
-    few elements again at every point costs less than a kernel of their own."""
+    """The passes over `Loops` before scheduling. launches: each kernel costs a launch, as on a GPU: then computing the few
+    elements of a parameter again at every point costs less than a kernel of their own."""
     return (
-        Pass("drop_dead", drop_dead, "first: what nobody reads is no reader"),
-        Pass("inline", partial(inline, launches=launches), "before split_axes: it looks at whole expressions"),
+        Pass("drop_dead", drop_dead, "first: kernels whose results nobody reads do not count as readers"),
+        Pass("inline", partial(inline, launches=launches), "before split_axes: it needs whole expressions"),
         Pass("split_axes", split_axes, "before merge: equal loops must look equal"),
         Pass("merge", partial(merge_kernels, launches=launches)),
-        Pass("drop_merged", drop_dead, "values that merged kernels keep to themselves"),
-        *((Pass("side_by_side", side_by_side, "last: the order of what is left"),) if launches else ()),
+        Pass("drop_merged", drop_dead, "buffers that only merged kernels used"),
+        *((Pass("side_by_side", side_by_side, "last: it orders the kernels that are left"),) if launches else ()),
     )
 
 
@@ -64,7 +63,7 @@ def fuse(loops: Loops, launches: bool = False) -> Loops:
 
 @dataclass
 class StepNode:
-    """A step while merging. work: at most so much; exact: it is the work."""
+    """A step while merging. work: an upper bound of its work (`simplify.work`); exact: whether it is the work itself."""
 
     id: int
     step: Kernel | Extern
@@ -76,7 +75,7 @@ class StepNode:
 
 
 class Merger:
-    """Merges kernels pairwise, the pair that saves most bytes at each reader first, until no pair can."""
+    """Merges kernels pairwise until no pair can be merged. Each reader tries the pair first that saves most bytes."""
 
     def __init__(self, loops: Loops, few: int = 0):
         self.loops, self.few = loops, few  # few: as in `fuse_kernels.fuse_pair`
@@ -86,13 +85,15 @@ class Merger:
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}  # sorted
         self.sizes: dict[str, int] = {}  # bytes of buffers that were asked for
-        self.failed: dict[tuple[int, int], tuple[int, int]] = {}  # a pair that did not merge -> the merges of each by then
+        self.failed: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # a pair that could not be merged -> how many merges each had by then
         for i, step in enumerate(loops.steps):
             self.nodes[i] = StepNode(i, step, work=MOST_WORK + 1)
-            self.learn(self.nodes[i])
+            self.add_uses(self.nodes[i])
         self.needs = self.link()
 
-    def learn(self, node: StepNode) -> None:
+    def add_uses(self, node: StepNode) -> None:
         """Record what a new or changed node reads and writes."""
         node.reads, node.writes = set(reads(node.step)), set(writes(node.step))
         for b in node.reads:
@@ -100,8 +101,8 @@ class Merger:
         for b in node.writes:
             self.maker[b] = node.id
 
-    def forget(self, node: StepNode) -> None:
-        """Remove what `learn` recorded."""
+    def remove_uses(self, node: StepNode) -> None:
+        """Remove what `add_uses` recorded."""
         for b in node.reads:
             found = self.readers[b]
             del found[bisect_left(found, node.id)]
@@ -120,8 +121,8 @@ class Merger:
         return Dependencies(before, before)
 
     def order(self) -> list[int]:
-        """Ids in an order that runs; where free, the original one, after small kernels that need nothing: side by
-        side they are one call."""
+        """Ids in a topological order: small kernels that need no other step first, since neighbours run in one call; else the
+        original order where dependencies allow it."""
         done: set[int] = set()
         out: list[int] = []
         for root in sorted(self.nodes, key=lambda i: (not self.small(self.nodes[i]), i)):
@@ -139,7 +140,7 @@ class Merger:
         return out
 
     def small(self, node: StepNode) -> bool:
-        """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters); none that overwrites."""
+        """Whether a step needs no other step, has little work (it scales a layer's parameters, say), and overwrites no buffer."""
         return (
             not self.needs.before[node.id]
             and isinstance(node.step, Kernel)
@@ -159,7 +160,8 @@ class Merger:
         return replace(self.loops, steps=steps, buffers=self.buffers)
 
     def grow(self, node: StepNode) -> bool:
-        """Merges into `node` the kernel before (or beside) it that shares most bytes."""
+        """Merges into `node` the kernel that shares most bytes with it: one whose results it reads, or one that reads the same
+        buffers. Returns whether there was one."""
         if not isinstance(node.step, Kernel) or updates(node.step):
             return False
         near = {self.maker[b] for b in node.reads if b in self.maker}
@@ -201,8 +203,8 @@ class Merger:
         return sum(n.work for n in nodes) > MOST_WORK
 
     def legal(self, other: StepNode, node: StepNode) -> bool:
-        """Whether one step of both leaves no path out of it and back in. `other` must not need `node`."""
-        return not self.needs.needs(other.id, node.id) and not self.needs.needs(node.id, other.id, apart=True)
+        """Whether merging both makes no cycle of dependencies. `other` must not need `node`."""
+        return not self.needs.needs(other.id, node.id) and not self.needs.needs(node.id, other.id, indirect=True)
 
     def bytes(self, names: set[str]) -> int:
         """Bytes of some buffers."""
@@ -211,28 +213,30 @@ class Merger:
         return sum(self.sizes[n] for n in names)
 
     def merge_pair(self, first: StepNode, second: StepNode) -> bool:
-        """One kernel of both, in the second's place; False when their rows do not meet."""
+        """Merges both kernels into one, in the second's place. Returns False when `fuse_pair` cannot."""
         both = {first.id, second.id}
-        outside = {b for b in first.writes | second.writes if b in self.outputs or self.read_apart(b, both)}
-        outside |= {b for b in first.writes | second.writes if not self.readers.get(b)}  # computed for its checks
+        outside = {b for b in first.writes | second.writes if b in self.outputs or self.read_elsewhere(b, both)}
+        outside |= {
+            b for b in first.writes | second.writes if not self.readers.get(b)
+        }  # it is computed for the checks of its indices
         assert isinstance(first.step, Kernel) and isinstance(second.step, Kernel)
         merged = fuse_kernels.fuse_pair(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
         if merged is None:
             return False
-        self.forget(first)
-        self.forget(second)
+        self.remove_uses(first)
+        self.remove_uses(second)
         del self.nodes[first.id]
         second.step, made = merged
         self.buffers.update(made)
         for b in made:
             self.sizes.pop(b, None)
-        self.learn(second)
+        self.add_uses(second)
         self.needs.join(first.id, second.id)
         second.merges += first.merges + 1
         second.work, second.exact = first.work + second.work, False
         return True
 
-    def read_apart(self, buffer: str, both: set[int]) -> bool:
+    def read_elsewhere(self, buffer: str, both: set[int]) -> bool:
         """Whether a step other than these two reads a buffer."""
         return any(i not in both for i in self.readers.get(buffer, ()))
 

@@ -1,9 +1,8 @@
-"""Two kernels into one: they must walk the same rows (points of the outer axes); what one leaves for the other stays
-near.
+"""Merges two kernels that have outer axes in common (a row is a point of the outer axes). Values that the second reads from the
+first then stay in registers, in a row-local buffer, or at least in a cache.
 
-`merge` finds which axes of the two mean the same (from where the second loads what the first stored, or from loads
-both do), picks the outer axes, renames, and puts the nests one after another; `compress` joins nests over the same
-axes.
+`fuse_pair` finds which axes of the two are the same (where the second loads what the first stored, or both load the same),
+picks the outer axes, renames axes, and puts the nests one after another. `join_nests` joins nests over the same axes.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from bytejit.codegen.loops.simplify import Rewriter, innermost, kernel_roots, lo
 
 from .row_buffers import by_name, place_buffers, plain
 
-SMALL = 65536  # points: below, one thread does it all, so rows need not be many
-FEW_ROWS = 16
-MANY = 8  # stores of a kernel that is large
-COLUMN_BLOCK = 64
+SMALL = 65536  # points: up to so many run on one thread, so that few rows are enough
+FEW_ROWS = 16  # rows, or blocks of columns, of which threads need at least so many
+MANY = 8  # stores: a kernel with more of them is large
+COLUMN_BLOCK = 64  # columns
 
 
 def flexible(k: Kernel) -> bool:
@@ -32,15 +31,15 @@ def flexible(k: Kernel) -> bool:
 
 @dataclass
 class Alignment:
-    """axes: names in the first -> names in the second. loose: axes of the first along which the second reads
-    elsewhere."""
+    """axes: names in the first -> names in the second. loose: axes of the first along which the second reads other elements than
+    the first has at the same point."""
 
     axes: dict[str, str]
     loose: set[str]
 
 
 def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
-    """Add the equations of two coordinate tuples; False when they cannot be equal (ranks differ)."""
+    """Adds to `found` what follows if two coordinate tuples are equal. Returns False if their ranks differ."""
     for x, y in zip(a, b):
         p, q = plain(x), plain(y)
         if p is not None and q is not None and sizes[p] == sizes[q] and found.axes.get(p, q) == q:
@@ -51,7 +50,7 @@ def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
 
 
 def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) -> bool:
-    """Equates 64*h + e with 64*k + f; False when they are not alike."""
+    """Adds that two coordinates of several axes are equal, as 64*h + e and 64*k + f. Returns False if their forms differ."""
     if len(x.terms) != len(y.terms) or len(x.terms) < 2:
         return False
     left, right = ix.axis_terms(x), ix.axis_terms(y)
@@ -72,7 +71,7 @@ def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) ->
 
 
 def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | None:
-    """Find the axes that mean the same; None when the kernels share no buffer."""
+    """Which axes of the two are the same; None when the kernels share no buffer."""
     found = Alignment({}, set())
     stores = {s.buffer: s for p in first.nests for s in p.stores}
     seconds = loads(kernel_roots(second))
@@ -92,8 +91,8 @@ def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | N
     return best
 
 
-def meeting_rows(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...] | None:
-    """Names (in the second) of the merged kernel's outer axes; None when the rows do not meet."""
+def common_outer_axes(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...] | None:
+    """The merged kernel's outer axes, by their names in the second; None when the kernels have none in common."""
     image = set(al.axes.values())
     fixed = {al.axes.get(a.name) for a in first.axes} if not flexible(first) else None
     if fixed is not None and (None in fixed or any(a.name in al.loose for a in first.axes)):
@@ -115,16 +114,16 @@ def meeting_rows(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...
 def fuse_pair(
     first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons, few: int = 0
 ) -> tuple[Kernel, dict[str, Buffer]] | None:
-    """One kernel that does both, in order, and the local buffers it needs; None when they do not fit.
+    """One kernel that does both, in order, and the local buffers it needs; None when they cannot or should not be merged.
 
-    outside: buffers that others read: they are still stored. few: points up to which rows may be few (on a GPU, where several
-    programs share a row that is long, unless it has scans or sizes that are known at the call only).
+    outside: buffers that other steps read: they are still stored. few: up to so many points the kernels may have few rows (on a
+    GPU, where several programs share a long row; not for scans, nor for sizes that are known only at the call).
     """
     sizes = {a.name: a.size for k in (first, second) for a in (*k.axes, *(a for p in k.nests for a in p.axes))}
     al = align(first, second, sizes)
     if al is None:
         return None
-    outer = meeting_rows(first, second, al)
+    outer = common_outer_axes(first, second, al)
     if outer is None:
         return None
     read = {e.name for e in loads(kernel_roots(second))}
@@ -138,8 +137,8 @@ def fuse_pair(
         names = [al.axes.get(a.name, a.name) for a in (*first.axes, *p.axes)]
         if len(set(names)) < len(names):
             return None
-    nests, axes = in_a_row(first, second, al, outer, cons, sizes)
-    nests = compress(nests, cons, sizes)
+    nests, axes = combined_nests(first, second, al, outer, cons, sizes)
+    nests = join_nests(nests, cons, sizes)
     ops = (*first.ops, *(o for o in second.ops if o not in first.ops))
     kernel = Kernel(second.name, axes, tuple(nests), ops, second.where)
     if not enough and any(r.running for p in nests for r in p.reduces):
@@ -147,11 +146,11 @@ def fuse_pair(
     return place_buffers(kernel, buffers, outside, cons, sizes)
 
 
-def in_a_row(
+def combined_nests(
     first: Kernel, second: Kernel, al: Alignment, outer: tuple[str, ...], cons: Cons, sizes: dict[str, Any]
 ) -> tuple[list[LoopNest], tuple[Axis, ...]]:
-    """The nests of both over the same outer axes, and these. The first gets the names of the second's axes; where it is large,
-    the second gets those of the first: so what grows kernel by kernel is not written anew each time."""
+    """The nests of both over the same outer axes, and these axes. The first kernel is rewritten with the axis names of the
+    second. If the first is large it is the other way round: a kernel that grows merge by merge is not rewritten each time."""
     order = {a.name: i for i, a in enumerate((*second.axes, *(a for p in second.nests for a in p.axes)))}
     back = {x: a for a, x in al.axes.items()}
     large = store_count(first) > max(MANY, store_count(second)) and len(back) == len(al.axes)
@@ -181,7 +180,8 @@ def store_count(k: Kernel) -> int:
 def worthwhile(
     first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignment, buffers: dict[str, Buffer], vertical: bool, few: int = 0
 ) -> bool:
-    """Whether enough rows are left for the threads, and memory is still walked along its innermost axis. few: as in `merge`."""
+    """Whether the merged kernel has enough rows for the threads, and its innermost axes still have stride 1 in memory. vertical:
+    the second reads what the first stores. few: as in `fuse_pair`."""
     if flexible(first) and flexible(second) and len(outer) == len(first.axes) == len(second.axes):
         return True
     if not flexible(first) and not flexible(second):
@@ -209,15 +209,15 @@ def worthwhile(
     return total <= max(SMALL, few) or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
 
 
-# ---- nests of one kernel
-# ---------------------------------------------------------------------------------------------
+# ---- nests of one kernel ---------------------------------------------------------------------------------------------
 def row_values(nests: list[LoopNest]) -> dict[str, Store]:
     """Stores of nests without axes: one value a row, which later nests can use as an expression."""
     return {s.buffer: s for p in nests if not p.axes for s in p.stores if s.mode == "set" and s.mask is None}
 
 
-def compress(nests: list[LoopNest], cons: Cons, sizes: dict[str, Any]) -> list[LoopNest]:
-    """Nests joined as far as what they need allows; values of the same nest, or of the row, forwarded."""
+def join_nests(nests: list[LoopNest], cons: Cons, sizes: dict[str, Any]) -> list[LoopNest]:
+    """The nests, joined where dependencies allow it. A load of a value that the same nest or row stores is replaced by the
+    value."""
     out: list[LoopNest] = []
     same: dict[str, str] = {}  # reductions made before: their names
     for p in nests:
@@ -242,7 +242,7 @@ def compress(nests: list[LoopNest], cons: Cons, sizes: dict[str, Any]) -> list[L
 
 
 def adopt_axes(nests: list[LoopNest], p: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNest:
-    """p with the axis names of an earlier nest that reads the same elements: names mean nothing across nests."""
+    """p with its axes renamed as in an earlier nest that reads the same elements, so that the two can be joined."""
     names = {a.name for a in p.axes}
     if not names or any({a.name for a in q.axes} == names for q in nests):
         return p
@@ -264,7 +264,7 @@ def adopt_axes(nests: list[LoopNest], p: LoopNest, cons: Cons, sizes: dict[str, 
 
 
 def drop_repeated(nests: list[LoopNest], p: LoopNest, same: dict[str, str]) -> LoopNest:
-    """p without reductions that an earlier nest makes; `same` learns their names."""
+    """p without reductions that an earlier nest makes; their names are added to `same`."""
     if not p.reduces:
         return p
     names = {a.name for a in p.axes}
@@ -287,7 +287,7 @@ def drop_repeated(nests: list[LoopNest], p: LoopNest, same: dict[str, str]) -> L
 
 
 def place(nests: list[LoopNest], p: LoopNest) -> int | None:
-    """Index of the earliest nest that p can join; None when it must come last."""
+    """Index of the earliest nest that p can join; None when p must be a nest of its own, after all others."""
     names = {a.name for a in p.axes}
     refs = {r.name: i for i, q in enumerate(nests) for r in q.reduces if not r.running}
     scans = {r.name: i for i, q in enumerate(nests) for r in q.reduces if r.running}
@@ -309,7 +309,7 @@ def place(nests: list[LoopNest], p: LoopNest) -> int | None:
 
 
 def join(a: LoopNest, b: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNest:
-    """One nest of both; b reads a's stores as values."""
+    """One nest of both. Where b loads what a stores it takes the value itself."""
     stores = {s.buffer: s for s in a.stores if s.mode == "set" and s.mask is None}
 
     def forward(e: Expr, coords: tuple, mask: Any) -> Expr | None:

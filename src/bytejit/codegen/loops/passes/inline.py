@@ -1,4 +1,4 @@
-"""Inlining: a pointwise kernel goes into its readers, where computing again costs less than memory."""
+"""Inlining: a pointwise kernel moves into its readers, where computing its values again costs less than memory traffic."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .fuse_kernels import flexible
 from .one_hot import without_one_hot_sums
 from .uses import reads
 
-AGAIN = 24  # additions: work that hides behind the loads of a point
-LARGE = 8192  # points: from here on a kernel of its own costs nothing beside them
-SIDE = 16  # elements, both ways, of what is worth a transposition in tiles
-SMALL = 4096  # points: a kernel on parameters that may be computed at every point
-FAR = 32 << 20, 4 << 20  # bytes on the CPU, on a GPU: a value of so many comes from memory, not from a cache
-HIDES = 24, 40  # additions, likewise: work that costs less than an element that is stored and loaded again
-FEWER = 16  # times: a source of so much fewer elements than points stays in a cache
-MORE = 1.01  # times as many bytes as the value may be read again: a padded product is a little larger than its part
+AGAIN = 24  # additions: so little work takes no time beside the loads of a point
+LARGE = 8192  # points: with at least so many, the cost of starting another kernel does not matter
+SIDE = 16  # elements: a transposition of at least so many along both axes runs in tiles
+SMALL = 4096  # points: a kernel of at most so many may be computed again at every point of its readers
+FAR = 32 << 20, 4 << 20  # bytes (on the CPU, on a GPU): a value of at least so many is read from memory, not from a cache
+HIDES = 24, 40  # additions (likewise): so little work costs less than storing an element and loading it again
+FEWER = 16  # a source with so many times fewer elements than there are points stays in a cache
+MORE = 1.01  # so many times the bytes of the value may be read instead of it: a padded product is a little larger than its part
 
 
 def pointwise_store(k: Any) -> Store | None:
-    """The one store of a kernel that computes every element of one buffer on its own; else None."""
+    """The one store of a kernel that computes each element of one buffer independently; None for other kernels."""
     if isinstance(k, Kernel) and len(k.nests) == 1 and not k.nests[0].axes and not k.nests[0].reduces:
         stores = k.nests[0].stores
         if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None and not stores[0].over:
@@ -54,7 +54,7 @@ def pointwise_store(k: Any) -> Store | None:
 
 
 def inline(loops: Loops, launches: bool = False) -> Loops:
-    """Move each pointwise kernel that is cheap to compute at its readers' loads into the readers."""
+    """Moves pointwise kernels into their readers where that costs less. launches: as in `fuse.passes`."""
     readers: dict[str, list[Kernel]] = {}
     pinned = {r.view.buffer for r in loops.outputs if r.view is not None}
     for step in loops.steps:
@@ -78,7 +78,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
             near = readers.get(store.buffer, [])
             apart = not launches and transposes(new, loops.buffers) and not all(map(flexible, near))
-            again = launches and free_again(new, store) or large_again(new, store, near, loops.buffers, launches)
+            again = launches and cheap_at_any_point(new, store) or cheaper_than_memory(new, store, near, loops.buffers, launches)
             good = again or not apart and worth_inlining(new, store, near, loops.buffers)
             if good and makes_checks(near, store, sizes):
                 inlined[store.buffer] = new, store
@@ -93,7 +93,7 @@ def all_axes(k: Kernel) -> list[Axis]:
 
 
 def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
-    """Inlined buffers that k has no room for, or whose inlining would lose the check of an index: they are stored after all."""
+    """Inlined buffers that have to be stored after all: k would become too large, or the check of an index would be lost."""
     reading = [e for e in loads(kernel_roots(k)) if e.name in inlined]
     if not reading:
         return []
@@ -112,8 +112,8 @@ def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
 
 
 def makes_checks(readers: list[Kernel], store: Store, sizes: dict[str, Any]) -> bool:
-    """Whether some reader computes a value at all points for which the value checks an index or a divisor: one that reads a part
-    of it checks that part alone."""
+    """Whether no check (of an index, of a divisor) in the value is lost: some reader computes the value at all points at which it
+    is checked. A reader that reads a part of the value would check that part only."""
     found = checks((store.value,))
     if not found:
         return True
@@ -126,7 +126,8 @@ def makes_checks(readers: list[Kernel], store: Store, sizes: dict[str, Any]) -> 
 
 
 def reaches_all(coords: list[tuple[ix.Index, Any]], sizes: dict[str, Any]) -> bool:
-    """Whether coordinates, each with the size of its dim, take all values: from first to last, at no fewer points."""
+    """Whether coordinates, each given with the size of its dim, take all values: they reach the first and the last one, and have
+    at least as many points."""
     free = set().union(*(ix.variables(c) for c, _ in coords))
     for c, n in coords:
         low, high = ix.bounds(c, sizes)
@@ -136,8 +137,8 @@ def reaches_all(coords: list[tuple[ix.Index, Any]], sizes: dict[str, Any]) -> bo
 
 
 def loses_check(read: Expr, store: Store) -> bool:
-    """Whether a load checks an index (of a dim that the stored value does not depend on, or in the mask of a value that is not
-    loaded) which is gone when the value is computed there."""
+    """Whether a load checks an index, and the check would be lost if the value were computed there: the index is along a dim that
+    the value does not depend on, or in the mask of a value that loads nothing."""
     if read.mask is not None and may_raise((read.mask,)) and not any(True for _ in loads((store.value,))):
         return True
     checked = [s for s, c in zip(store.coords, read.attr) if any(may_raise((e,)) for e in ix.values_in(c))]
@@ -167,8 +168,8 @@ def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons,
 
 
 def transposes(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether a pointwise kernel changes a layout: it stores along one axis what some load has along another. It runs in
-    tiles. Rows that are reduced read its result several times, and along their own axes."""
+    """Whether a pointwise kernel transposes: its store has stride 1 along one axis, and some load has it along another. Such a
+    kernel runs in tiles, and is not moved into a kernel that reduces rows, which cannot."""
     if not flexible(k) or len(k.nests[0].stores) != 1 or points(k.axes) < LARGE:
         return False
     store = k.nests[0].stores[0]
@@ -185,15 +186,16 @@ def transposes(k: Kernel, buffers: dict[str, Buffer]) -> bool:
 
 
 def run(axis: str, sizes: dict[str, int], strides: dict[str, Any]) -> int:
-    """The number of consecutive elements, from the axis of stride 1 on."""
+    """The number of elements that are consecutive in memory, beginning with an axis of stride 1."""
     length = sizes[axis]
     while found := [n for n in sizes if n != axis and strides[n] == length and sizes[n] > 1]:
         axis, length = found[0], length * sizes[found[0]]
     return length
 
 
-def free_again(k: Kernel, store: Store) -> bool:
-    """Whether a small kernel's elements cost next to nothing at any number of points that wait for memory."""
+def cheap_at_any_point(k: Kernel, store: Store) -> bool:
+    """Whether a kernel is small, and its elements cost so little that they can be computed again at every point of its
+    readers."""
     return (
         points(k.axes) <= SMALL
         and cost((store.value,)) <= AGAIN
@@ -215,9 +217,9 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
     return times_read(store, readers, buffers, value_cost) <= max(1, points(k.axes)) * 1.01 or value_cost < HEAVY
 
 
-def large_again(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer], gpu: bool) -> bool:
-    """Whether a value is so large, and made of so little, that reading what it is made of again costs less than storing it. So a
-    training step keeps of an activation what it is computed from, and of log_softmax its rows' sums."""
+def cheaper_than_memory(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer], gpu: bool) -> bool:
+    """Whether a value is so large, and computed from so few bytes, that reading these again costs less than storing it. So a
+    training step keeps the input of an activation instead of its output, and the sums of the rows instead of log_softmax."""
     stored, n = bytes_of(buffers[store.buffer]), points(k.axes)
     if not readers or stored < FAR[gpu] or cost((store.value,)) > HIDES[gpu] or may_raise((store.value,)):
         return False
@@ -231,7 +233,7 @@ def large_again(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[st
 
 
 def times_read(store: Store, readers: list[Kernel], buffers: dict[str, Buffer], value_cost: int) -> float:
-    """The number of points at which readers would compute a value."""
+    """The number of points at which the readers would compute a value. value_cost: in additions."""
     times = 0.0
     for reader in readers:
         for p in reader.nests:

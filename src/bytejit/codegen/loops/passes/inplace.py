@@ -1,17 +1,17 @@
-"""Where a partly written buffer lies: kernels that write some elements of a tensor (`Store.over`: the others are as in another
-buffer) get the memory of that other one, or a copy of it.
+"""Chooses the memory of a partly written buffer. A kernel that writes some elements of a tensor (`Store.over`: the buffer with
+the other elements) writes into the memory of that other buffer, or into a copy of it.
 
-    set b4[0; i; [t1, 16]; j] = t2 over p0        p0 is the user's cache, b4 what it holds afterwards
+    set b4[0; i; [t1, 16]; j] = t2 over p0        p0 is the user's cache, b4 its contents afterwards
 
-A cache of a language model is written at one place a step; the rest is not touched. Three cases, the last update first:
+The cache of a language model, for example, is written at one position in each step. Three cases, the last update first:
 
-    a temp that nobody reads afterwards            the update writes into it
-    an input that the program writes so (b4 is     the update writes into the input, if nobody reads the old value afterwards,
-    what it holds at the end)                      and no step from there on can fail
+    `over` is a temp that nobody reads later       the update writes into it
+    `over` is an input, and the program writes     the update writes into the input, if no later step reads the old value
+    the result to it at the end                    and no step from there on can fail
     anything else                                  a copy is made first
 
-On the CPU an index out of range raises, and the program's own code runs again from its start: nothing may be written by then.
-So the checks of indices run before all else, in kernels of their own. On a GPU they are told later, as torch's are.
+On the CPU an index out of range raises, and the program's own code runs again from its start: no input may be written by then.
+So the checks of indices run first, in kernels of their own. A GPU reports such errors in a later call, as torch does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .uses import reads, writes
 
 
 def place_writes(loops: Loops) -> Loops:
-    """The same program without `Store.over`."""
+    """The same program, in which no store has `over`."""
     if not any(map(updates, loops.steps)):
         return loops
     place = InplaceUpdates(loops)
@@ -44,7 +44,7 @@ def place_writes(loops: Loops) -> Loops:
 
 
 class InplaceUpdates:
-    """A program while its updates find their places."""
+    """A program while the memory of its updates is chosen."""
 
     def __init__(self, loops: Loops) -> None:
         self.loops, self.cons = loops, loops.cons
@@ -54,7 +54,8 @@ class InplaceUpdates:
 
     # ---- checks ---------------------------------------------------------------------------------------------------
     def check_first(self) -> None:
-        """Check the indices of updates that come from inputs alone before all other steps, equal ones once."""
+        """Check indices of updates before all other steps, where they are computed from inputs alone. Equal ones are checked
+        once."""
         made: dict[Any, Buffer] = {}
         checks: list[Kernel] = []
         for n, k in enumerate(self.steps):
@@ -63,7 +64,7 @@ class InplaceUpdates:
         self.steps[:0] = checks
 
     def checked(self, k: Kernel, made: dict[Any, Buffer], checks: list[Kernel]) -> Kernel:
-        """The kernel with such indices read from memory; their kernels are added to `checks`."""
+        """The kernel with such indices read from memory. The kernels that check and store them are added to `checks`."""
         sizes = {a.name: a.size for p in k.nests for a in (*k.axes, *p.axes)}
         found: dict[int, tuple[Expr, Expr]] = {}
         for e in walk(kernel_roots(k)):
@@ -99,15 +100,15 @@ class InplaceUpdates:
 
     # ---- places ---------------------------------------------------------------------------------------------------
     def move(self, i: int) -> None:
-        """Place one update, after all later ones have been placed."""
+        """Choose the memory of the update in step i. That of all later updates is chosen already."""
         ((out, base),) = {(s.buffer, s.over) for p in self.kernel(i).nests for s in p.stores if s.over}
         old = self.buffers[base]
-        i = self.apart(i, base)
+        i = self.values_first(i, base)
         if self.last_reader(i, base) and alike(old, self.buffers[out]):
             if old.kind == "temp":
                 self.steps[: i + 1] = [self.renamed(s, base, out) for s in self.steps[: i + 1]]
                 del self.buffers[base]
-            elif self.is_what_becomes_of(i, out, base):
+            elif self.is_final_value(i, out, base):
                 self.steps = [self.renamed(s, out, base) for s in self.steps]
                 self.outputs = [
                     r if r.view is None or r.view.buffer != out else replace(r, view=replace(r.view, buffer=base))
@@ -129,9 +130,9 @@ class InplaceUpdates:
             return False
         return all(e.name != base for e in loads(kernel_roots(self.kernel(i))))
 
-    def apart(self, i: int, base: str) -> int:
-        """Where the update computes with what it overwrites, its values come first, into memory of their own: one of its points
-        may read what another writes. Its position then."""
+    def values_first(self, i: int, base: str) -> int:
+        """If the update computes its values from the buffer that it overwrites, compute them in a step before it, into a temp:
+        one point may read what another writes. Returns the new position of the update."""
         k = self.kernel(i)
         if len(k.nests) > 1 or k.nests[0].axes or all(e.name != base for e in loads((k.nests[0].stores[0].value,))):
             return i
@@ -147,8 +148,8 @@ class InplaceUpdates:
         self.steps[i + 1] = replace(k, nests=(LoopNest((), (s,)),))
         return i + 1
 
-    def is_what_becomes_of(self, i: int, out: str, base: str) -> bool:
-        """Whether `out` is what the input `base` holds after the program, and may be written there now."""
+    def is_final_value(self, i: int, out: str, base: str) -> bool:
+        """Whether `out` is the value of the input `base` after the program, and may be written into it in step i already."""
         mine = [m for m in self.mutations if self.loops.inputs[m.input] == base]
         if len(mine) != 1 or self.buffers[base].kind != "input" or mine[0].position not in self.loops.private:
             return False
@@ -213,7 +214,7 @@ def alike(a: Buffer, b: Buffer) -> bool:
 
 
 def without_over(step: Any, names: set[str]) -> Any:
-    """A kernel whose stores to these buffers are at their places."""
+    """The step without `over` in stores between these buffers: their memory is chosen."""
     if not isinstance(step, Kernel):
         return step
     return replace(

@@ -1,6 +1,6 @@
-"""Sums over an axis with at most one nonzero element: the sum is that element, computed without a loop.
+"""Replaces sums over an axis that has at most one nonzero element: the sum is that element, computed without a loop.
 
-The gradient of nll_loss is such a row: -1/n at the target's place. What log_softmax's gradient needs of it is its sum.
+A row of nll_loss's gradient is an example: it is -1/n at the target's index, else 0. The gradient of log_softmax needs its sum.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from bytejit.codegen.loops.simplify import Rewriter, axes_below, conjunction, co
 
 
 def without_one_hot_sums(k: Kernel, cons: Cons) -> Kernel:
-    """The kernel with such sums as plain values of the row. Nests that only fed them are gone; a row of plain values that the
-    kernel stores has no loops left."""
+    """The kernel with such sums as values that are computed once a row. Nests that were needed for them alone are dropped."""
     found: dict[str, Expr] = {}
     nests: list[LoopNest] = []
     for p in k.nests:

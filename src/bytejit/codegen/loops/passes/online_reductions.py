@@ -1,4 +1,5 @@
-"""Reductions that a later nest makes from the result of an earlier one, made in that one: a row is read once less.
+"""Online reductions: a nest's reduction that needs the result of an earlier nest's moves into that nest, so that the row is read
+one time less.
 
     nest: m0 = amax v                       nest: m0 = amax v, m1 = expsum v       (softmax, log_softmax, cross entropy)
     nest: m1 = sum exp(v - m0)       ->
@@ -6,8 +7,8 @@
     nest: m0 = sum v                        nest: m0 = sum v, m1 = moments v       (var, layer, group and batch norm)
     nest: m1 = sum (v - m0 / n) ** 2 ->
 
-Each carries a state of several values (`Carried`), which is corrected when the maximum or the mean moves: the online softmax,
-Welford's moments. For looped and split rows on a GPU; the functions are in `prelude/triton_math.py`.
+Each has a state of several values (`Carried`), which is corrected when the maximum or the mean changes: the online softmax,
+Welford's algorithm. For looped and split rows on a GPU; the functions are in `kernels/prelude/triton_reductions.py`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ DTYPES = ("f32", "f64")
 
 @dataclass(frozen=True)
 class Carried:
-    """How a reduction with a state runs. start: its values at first; step(state, value, mask, turn) -> state, element by
-    element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in lanes past
-    the end."""
+    """How a reduction with a state runs: names of functions. start: the state's first values; step(state, value, mask, turn) ->
+    state, for each element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in
+    lanes past the end of the row."""
 
     start: tuple[float, ...]
     step: str
@@ -44,7 +45,8 @@ KINDS = {
 
 
 def joined(k: Kernel, overlap: Callable[[str, str], bool]) -> Kernel:
-    """The kernel with such reductions in the nest that they lean on. overlap: whether two buffers may share bytes."""
+    """The kernel with such reductions moved into the nest whose result they need. overlap: whether two buffers may share
+    bytes."""
     nests = list(k.nests)
     for i, p in enumerate(nests):
         for r in p.reduces:
@@ -56,15 +58,15 @@ def joined(k: Kernel, overlap: Callable[[str, str], bool]) -> Kernel:
 
 def _join(nests: list[LoopNest], i: int, j: int, r: Reduce, overlap: Callable[[str, str], bool]) -> None:
     for s in nests[j].reduces:
-        kind = leans(s, r, nests[j].axes)
+        kind = online_kind(s, r, nests[j].axes)
         stored = {x.buffer for p in nests[i:j] for x in p.stores}
         if kind and not any(overlap(e.name, b) for e in loads(r.args) for b in stored):
             nests[j] = replace(nests[j], reduces=tuple(x for x in nests[j].reduces if x is not s))
             nests[i] = replace(nests[i], reduces=(*nests[i].reduces, replace(s, kind=kind, args=r.args)))
 
 
-def leans(s: Reduce, r: Reduce, axes: tuple[Axis, ...]) -> str:
-    """The kind of which `s`, a sum that reads the result of `r`, is; "" when it is none."""
+def online_kind(s: Reduce, r: Reduce, axes: tuple[Axis, ...]) -> str:
+    """The key in KINDS of a sum `s` that reads the result of `r`; "" when it is none of them."""
     if s.running or r.running or s.kind != "sum" or s.dtype not in DTYPES or r.dtype != s.dtype:
         return ""
     e = s.args[0]
@@ -104,7 +106,7 @@ def _ref(e: Expr, r: Reduce) -> bool:
 
 
 def leader(r: Reduce, p: LoopNest) -> Reduce | None:
-    """The reduction of the same nest whose state holds the result of `r`, a maximum."""
+    """The reduction of the same nest whose state contains the result of `r`, a maximum; None when there is none."""
     if r.kind != "amax" or r.running:
         return None
     return next((s for s in p.reduces if s.kind.startswith("expsum") and s.args == r.args), None)

@@ -1,4 +1,5 @@
-"""Values that one nest of a kernel passes to another: dropped, computed again, kept in a row-local buffer, or left in memory."""
+"""Where the values lie that one nest of a kernel passes to another: in a row-local buffer, in memory, or nowhere, as they are
+computed again or not needed."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def place_buffers(
     cons: Cons,
     sizes: dict[str, Any],
 ) -> tuple[Kernel, dict[str, Buffer]] | None:
-    """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in
-    memory."""
+    """The kernel after the choice for each buffer that it stores and no other step needs: dropped, computed again, row-local, or
+    left in memory. Also the new local buffers. None when a nest needs what another row stores."""
     stores = {s.buffer: s for p in k.nests for s in p.stores}
     left = by_name(loads(kernel_roots(k)))
     outer = {a.name for a in k.axes}
@@ -54,7 +55,7 @@ def place_buffers(
             drop.add(name)
         elif s.mode == "set" and s.mask is None:
             refs = [e for e in walk((s.value,)) if e.kind in ("ref", "load")]
-            passing = any(e.kind == "ref" and e.name in scans for e in refs)  # what a scan has only while it runs
+            passing = any(e.kind == "ref" and e.name in scans for e in refs)  # a scan's running value exists in its own nest only
             if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(left[name], s):
                 again[name] = s
             elif fits(k, s, buffers, outer):
@@ -103,7 +104,7 @@ def own_coords(s: Store, coords: tuple, outer: set[str]) -> tuple:
 
 
 def fits(k: Kernel, s: Store, buffers: dict[str, Buffer], outer: set[str]) -> bool:
-    """Whether a row of the stored buffer can be thread-local: small, and rows (not columns) are walked."""
+    """Whether a row of the stored buffer can be local to a thread: it is small, and no nest walks memory along an outer axis."""
     b = buffers[s.buffer]
     inner = [n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer]
     size = points([Axis("", n) for n in inner]) * itemsize(b.dtype)

@@ -1,8 +1,8 @@
-"""Small kernels that need nothing of each other stand side by side, so that a GPU can be given them in one launch.
+"""Moves small independent kernels next to each other, so that a GPU can run them in one launch.
 
-The weights that autocast makes narrow, the products of one row by three matrices, the updates of small parameters: each keeps a
-part of the GPU busy for less time than a launch takes. A kernel moves up to the nearest such kernel before it, past steps that
-touch nothing of what it touches. What it makes lives longer by that, so neither it nor the way is long.
+Examples are the weights that autocast converts, the products of one row by three matrices, and the updates of small parameters.
+Each occupies a part of the GPU for less time than a launch takes. A kernel moves up to the nearest such kernel before it, past
+steps that it does not depend on. Its results live longer then, so that only small kernels move, and not far.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bytejit.codegen.loops.simplify import bytes_of, kernel_roots, known, may_ra
 from .uses import reads, writes
 
 SMALL = 24 << 20  # bytes that a kernel reads and writes: more keep a GPU busy by themselves
-WAY = 48  # groups that a kernel may move past
-MOST = 16  # kernels of a group
+WAY = 48  # at most so many groups does a kernel move past
+MOST = 16  # at most so many kernels form a group
 
 
 @dataclass
 class KernelGroup:
-    """Steps that need nothing of each other; one step that is no small kernel is a group by itself."""
+    """Steps that do not depend on each other. open: all are small kernels, and others may join; else it is one other step."""
 
     open: bool
     steps: list[Kernel | Extern] = field(default_factory=list)
@@ -35,7 +35,7 @@ class KernelGroup:
         self.writes.update(writes(step))
 
     def touches(self, step: Kernel | Extern) -> bool:
-        """Whether a step has to stay behind this group."""
+        """Whether a step has to stay after this group."""
         made = set(writes(step))
         return not self.writes.isdisjoint(reads(step)) or not made.isdisjoint(self.reads | self.writes)
 
@@ -53,7 +53,7 @@ def side_by_side(loops: Loops) -> Loops:
 
 
 def nearest(groups: list[KernelGroup], step: Kernel | Extern) -> KernelGroup | None:
-    """The last group that a small kernel may join."""
+    """The last group that a small kernel may join; None when there is none."""
     for group in reversed(groups[-WAY:]):
         if group.touches(step):
             return None
@@ -63,7 +63,7 @@ def nearest(groups: list[KernelGroup], step: Kernel | Extern) -> KernelGroup | N
 
 
 def is_small(step: Kernel | Extern, buffers: dict[str, Buffer]) -> bool:
-    """Whether a step is a kernel of known and little work that cannot raise."""
+    """Whether a step is a kernel of constant sizes that reads and writes few bytes and cannot raise."""
     if not isinstance(step, Kernel) or may_raise(kernel_roots(step)):
         return False
     if not all(known((*step.axes, *p.axes)) for p in step.nests):

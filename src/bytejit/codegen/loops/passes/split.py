@@ -1,7 +1,7 @@
-"""Axes split where a reshape cuts them, so that kernels on both sides of the reshape walk the same axes.
+"""Splits axes where a reshape divides them, so that kernels on both sides of the reshape have the same axes.
 
 Writer `b[d]` (d:768) and reader `b[64*h + e]` (h:12, e:64), or `b[d//64]`: d becomes (12, 64) in the writer and in
-every kernel that walks that dim of b. Splitting costs nothing: schedule collapses again what walks memory in one go.
+every kernel that has an axis along that dim of b. Splitting costs nothing: the schedule collapses axes that are contiguous.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Place = Any  # an axis name, or (buffer, dim)
 
 
 class Cuts:
-    """Classes of axes and buffer dims that are walked alike, and the strides at which some access cuts them."""
+    """Classes of axes and buffer dims that are the same (a union-find structure), and the strides at which accesses divide
+    them."""
 
     def __init__(self) -> None:
         self.parent: dict[Place, Place] = {}
@@ -35,18 +36,18 @@ class Cuts:
         return root
 
     def union(self, a: Place, b: Place) -> None:
-        """The two places are walked alike."""
+        """Record that the two places are the same."""
         a, b = self.find(a), self.find(b)
         if a != b:
             self.parent[b] = a
             self.at[a] = self.at.pop(a, set()) | self.at.pop(b, set())
 
     def cut(self, p: Place, stride: ix.Size) -> None:
-        """Note that some access separates elements below and above `stride`."""
+        """Record that some access divides a place at `stride` elements."""
         self.at.setdefault(self.find(p), set()).add(ix.size_of(stride))
 
     def factors(self, p: Place, size: Any) -> list[ix.Size] | None:
-        """Sizes, slowest first, into which an axis of `size` is cut; None: it stays whole."""
+        """The sizes, slowest first, of the axes that an axis of `size` is split into; None: it stays whole."""
         strides = sorted((s for s in self.at.get(self.find(p), ()) if s != size and _may_cut(s, size)), key=ix.hint)
         if not strides:
             return None
@@ -56,7 +57,7 @@ class Cuts:
 
 
 def _may_cut(stride: ix.Size, size: ix.Size) -> bool:
-    """Whether a stride is one that can lie inside an axis: for numbers 1 < stride < size."""
+    """Whether an axis may be divided at a stride: for constants 1 < stride < size."""
     if isinstance(stride, int) and isinstance(size, int):
         return 1 < stride < size
     return stride != 1 and ix.hint(stride) <= ix.hint(size)
@@ -125,7 +126,7 @@ def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None
 
 
 def split_axes(loops: Loops) -> Loops:
-    """The loops with every axis cut as its class of axes and dims asks."""
+    """The loops with every axis split as its class requires."""
     kernels = [k for k in loops.steps if isinstance(k, Kernel)]
     sizes = {a.name: a.size for k in kernels for p in k.nests for a in (*k.axes, *p.axes)}
     cuts = find_cuts(loops, sizes)

@@ -1,4 +1,4 @@
-"""Which buffers a step reads and writes; what nobody reads is dropped."""
+"""Which buffers a step reads and writes; the pass that drops dead steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def writes(step: Kernel | Extern) -> list[str]:
 
 
 def with_checks(whole: Kernel, left: Kernel | None) -> Kernel | None:
-    """What is left of a kernel, with the stores whose checks went with what was dropped; all of it where a reduction's did."""
+    """`left`, what remains of the kernel `whole`, together with stores that make checks which would be lost otherwise; all of
+    `whole` if a reduction makes one."""
     lost = set(map(id, checks(kernel_roots(whole)))) - set(map(id, checks(kernel_roots(left)) if left else ()))
     if not lost:
         return left
@@ -40,8 +41,8 @@ def with_checks(whole: Kernel, left: Kernel | None) -> Kernel | None:
 
 
 def drop_dead(loops: Loops) -> Loops:
-    """Without kernels, stores and buffers that no output needs. Extern calls stay: lower kept only those that
-    matter. So do stores whose checks (of an index, of a divisor) nobody else makes."""
+    """The loops without kernels, stores and buffers that no output needs. Extern calls stay: `lower` left out the dead ones.
+    Stores stay if they check an index or a divisor that no other step checks."""
     needed = {r.view.buffer for r in loops.outputs if r.view is not None}
     steps: list[Any] = []
     for step in reversed(loops.steps):
