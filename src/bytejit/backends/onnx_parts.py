@@ -1,4 +1,4 @@
-"""The common part of the backends that run ONNX models: a graph's parts become models, each with a callable around it."""
+"""What the backends that run ONNX models share: parts of a graph become models, each with a callable around it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .splitting import count_refused, joined, numbers_of, part_names, part_of, s
 from .surround import without_autocast
 from .training import from_aten
 
-Run = Callable[[list[torch.Tensor], list[torch.Tensor]], None]  # inputs, sizes among them -> written into the outputs
+Run = Callable[[list[torch.Tensor], list[torch.Tensor]], None]  # (inputs, then sizes; outputs, which it writes)
 MOST_WEIGHTS = 1 << 30  # bytes of weights within one model: a serialized one holds 2 GiB at most
 
 
@@ -35,7 +35,7 @@ class Unloadable(Exception):
 
 
 class Engine(ABC):
-    """What runs ONNX models."""
+    """A library that runs ONNX models, as bytejit uses it."""
 
     name: str
 
@@ -49,7 +49,7 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, model: Model, device: torch.device) -> Run:
-        """The callable of a model. All tensors are row-major. Raises: Unloadable."""
+        """The callable of a model. All its tensors are row-major. Raises: Unloadable."""
 
 
 def backend_of(engine: Engine) -> Callable:
@@ -62,8 +62,8 @@ def backend_of(engine: Engine) -> Callable:
 
 
 def frozen_or_not(gm: fx.GraphModule, aten: Aten, engine: Engine, inputs: Sequence) -> Callable:
-    """The callable of a graph. Under the option `freeze` the models contain the weights, and are built again after a write to
-    one."""
+    """The callable of a graph. Under the option `freeze` the weights are constants of the models, which are built again when a
+    weight was written."""
     info = info_of(gm)
     if not info.settings.options.freeze or info.needs_grad or gm.meta.get("backward"):
         return Graph(gm, aten, engine, {}).build()
@@ -90,7 +90,7 @@ class Graph:
         self.gm, self.aten, self.engine = gm, aten, engine
         inputs = [n for n in aten.graph.nodes if n.op == "placeholder"]
         self.weights = {inputs[i]: t for i, t in weights.items()}
-        self.refused: dict[fx.Node, str] = {}  # what the engine did not load
+        self.refused: dict[fx.Node, str] = {}  # calls that the engine could not load -> why
         self.texts: list[str] = []
 
     def build(self) -> Callable:
@@ -115,14 +115,14 @@ class Graph:
         return call
 
     def through_torch(self, reason: str) -> Callable:
-        """The whole graph by torch."""
+        """A callable that runs the whole graph through torch."""
         registry.count("fallbacks", f"a graph runs through torch: {reason}")
         report_of(self.gm).through_torch = reason
         return run_aten(self.aten)
 
     # ---- what stays with torch ---------------------------------------------------------------------------------------
     def refuses(self, node: fx.Node) -> str:
-        """Why a call stays with torch."""
+        """Why torch runs a call; "" when the engine can."""
         reason = self.refused.get(node) or table.refuses(node) or self.engine.refuses(node)
         spec = node.meta.get("spec")
         if not reason and isinstance(spec, Spec) and not is_dense(spec) and not table.is_view(node.target):
@@ -130,7 +130,7 @@ class Graph:
         return reason
 
     def refuse(self, failed: Failed) -> None:
-        """Find the calls that the engine cannot load even alone; if each of them loads alone, all calls of the part."""
+        """Record the calls of a part that the engine cannot load even alone; if each loads alone, all calls of the part."""
         stage = [n.meta["origin"] for n in failed.part.graph.nodes if n.op == "call_function"]
         numbers = numbers_of(self.aten)
         found: dict[fx.Node, str] = {}
@@ -150,7 +150,7 @@ class Graph:
         """A part's callable. Raises: Failed."""
         weights = {n: self.weights[n.meta["origin"]] for n in part.graph.nodes if n.meta.get("origin") in self.weights}
         if sum(t.nbytes for t in weights.values()) > MOST_WEIGHTS:
-            registry.count("fallbacks", f"{self.engine.name}: too many weights for one model: they are its inputs")
+            registry.count("fallbacks", f"{self.engine.name}: more than 1 GiB of weights: they are not frozen")
             weights = {}
         device = next((s.device for n in part.graph.nodes for s in table.tensors_of(n)), torch.device("cpu"))
         try:
@@ -163,7 +163,7 @@ class Graph:
 
 
 class Failed(Exception):
-    """A part has no callable."""
+    """A part of a graph cannot be made into a model, or the engine cannot load it."""
 
     def __init__(self, part: Aten, reason: str) -> None:
         super().__init__(reason)
@@ -202,8 +202,8 @@ def count_inputs(part: Aten) -> int:
 
 
 def sizes_of(part: Aten, model: Model) -> tuple[Callable, bool]:
-    """A function of the part's inputs: the model's sizes, and shape and strides of each output. And whether they are the same at
-    each call."""
+    """A function of the part's inputs that returns the model's sizes, and shape and strides of each output; and whether its
+    result is the same in each call."""
     symbols: dict[str, str] = {}
     for i, node in enumerate(n for n in part.graph.nodes if n.op == "placeholder"):
         spec = node.meta.get("spec")

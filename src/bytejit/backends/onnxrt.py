@@ -12,7 +12,7 @@ from bytejit.common.dtypes import ONNX
 from .onnx_parts import Engine, Run, Unloadable, backend_of
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-FATAL = 4  # of onnxruntime's log: what does not load is reported by the counters
+FATAL = 4  # level of onnxruntime's log: models that do not load are reported in bytejit.counters
 
 
 class OnnxRuntime(Engine):

@@ -47,7 +47,7 @@ class OpenVino(Engine):
 
 def requested(compiled: ov.CompiledModel) -> Run:
     """The callable of a compiled model, which reads and writes torch's memory."""
-    idle: list[ov.InferRequest] = []  # a request serves one call at a time
+    idle: list[ov.InferRequest] = []  # a request can run one call at a time
 
     def run(given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         request = idle.pop() if idle else compiled.create_infer_request()

@@ -1,9 +1,9 @@
-"""Cuts an ATen graph into parts for another compiler and the calls between them, which torch runs.
+"""Splits an ATen graph into parts for another compiler, and calls between them, which torch runs.
 
-`split` asks a predicate about each operation. A part is a graph of its own (`Aten`): its inputs are values of the whole, its
-results are tensors in memory of their own. Views that are read outside of a part are made again by torch from their base, so no
-part returns an alias. The whole graph, which `run_aten` runs with the parts as calls, keeps track of written inputs, aliases
-and outputs that are inputs.
+`split` asks a predicate about each operation. A part is a graph of its own (`Aten`): its inputs are values of the whole graph,
+its results are tensors in memory of their own. torch makes views that are read outside of a part again from their base, so that
+no part returns an alias. `run_aten` runs the whole graph, in which a part is one call; it handles written inputs, aliases and
+outputs that are inputs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bytejit.codegen.aten.run import run_aten
 from bytejit.common import registry
 from bytejit.common.spec import Spec
 
-Refuses = Callable[[fx.Node], str]  # why a call stays with torch; "" where a part may have it
+Refuses = Callable[[fx.Node], str]  # why torch runs a call; "" where a part may contain it
 Compile = Callable[[Aten], Callable]  # a part -> callable of its inputs that returns the tuple of its values
 
 
 @dataclass(frozen=True)
 class Split:
-    """How a graph is cut. stages: the nodes of each stage in order, torch's at even positions, the parts at odd ones; refused:
-    why calls stay with torch, counted."""
+    """How a graph is split. stages: the nodes of each stage in order; stages at even positions are torch's, those at odd
+    positions are parts; refused: "operator: reason" of calls that torch runs -> their number."""
 
     stages: tuple[tuple[fx.Node, ...], ...]
     refused: Counter[str]
@@ -40,7 +40,7 @@ class Split:
 
 
 def split(aten: Aten, refuses: Refuses, least: int = 1) -> Split:
-    """Cut a graph. least: how many operations that compute something a part holds; smaller ones stay with torch."""
+    """Split a graph. least: a part with fewer operations that compute something is left to torch."""
     taken: set[fx.Node] = set()
     refused: Counter[str] = Counter()
     for node in aten.graph.nodes:
@@ -50,7 +50,7 @@ def split(aten: Aten, refuses: Refuses, least: int = 1) -> Split:
             if node.args[0] in taken:
                 taken.add(node)
         elif acts(node) or not node.users and stays(node):
-            refused[f"{name_of(node)}: it has an effect"] += 1
+            refused[f"{name_of(node)}: it has a side effect"] += 1
         elif reason := refuses(node):
             refused[f"{name_of(node)}: {reason}"] += 1
         else:
@@ -64,10 +64,10 @@ def split(aten: Aten, refuses: Refuses, least: int = 1) -> Split:
 
 
 def in_stages(graph: fx.Graph, taken: set[fx.Node]) -> tuple[tuple[fx.Node, ...], ...]:
-    """The calls of a graph in stages, each of which needs earlier ones only: torch's and those of a part in turn. Operations with
-    an effect keep their order."""
+    """The calls of a graph in stages, each of which needs results of earlier stages only. Stages of torch and parts alternate.
+    Operations with side effects keep their order."""
     at: dict[fx.Node, int] = {}
-    last = 0  # the stage of the last operation with an effect
+    last = 0  # the stage of the last operation with a side effect
     for node in graph.nodes:
         if node.op != "call_function":
             at[node] = 0
@@ -83,7 +83,7 @@ def in_stages(graph: fx.Graph, taken: set[fx.Node]) -> tuple[tuple[fx.Node, ...]
 
 
 def joined(aten: Aten, found: Split, compile: Compile) -> Callable:
-    """The callable of a graph that was cut. compile: makes the callable of a part, in order."""
+    """The callable of a graph that was split. compile: makes the callable of each part, in order."""
     return run_aten(_Joined(aten, found).graph(compile))
 
 
@@ -98,18 +98,18 @@ def part_names(found: Split) -> str:
 
 
 def count_refused(found: Split, backend: str) -> None:
-    """Count the calls that stay with torch."""
+    """Count the calls that torch runs."""
     for what, n in sorted(found.refused.items()):
         registry.count("externs", f"{backend}: {what}: run by torch", n)
 
 
 def name_of(node: fx.Node) -> str:
-    """An operator as messages name it."""
+    """The name of an operator in messages."""
     return getattr(node.target, "__name__", str(node.target))
 
 
 def is_shared(node: fx.Node) -> bool:
-    """Whether a value has no memory of its own: a view, or an item of several."""
+    """Whether a node makes no new tensor: a view, or an item of several results."""
     return node.target is operator.getitem or is_view(node.target)
 
 
@@ -119,7 +119,7 @@ def numbers_of(aten: Aten) -> list[fx.Node]:
 
 
 def shown(node: fx.Node) -> fx.Node:
-    """The base of a view, through views of views and items of several views; a node that is no view itself."""
+    """The base of a view, through views of views and items of several views; a node that is not a view is its own base."""
     while node.op == "call_function" and is_shared(node):
         of = node.all_input_nodes[0]
         if node.target is operator.getitem and not is_view(of.target):
@@ -129,7 +129,7 @@ def shown(node: fx.Node) -> fx.Node:
 
 
 class Part:
-    """The call of one part in the whole graph, with a name for the text of it."""
+    """The call of one part in the whole graph; name: in the graph's text."""
 
     def __init__(self, call: Callable, name: str) -> None:
         self.call, self.__name__ = call, name
@@ -186,8 +186,8 @@ class _Joined:
 
 
 def part_of(stage: Iterable[fx.Node], ends: Sequence[fx.Node], numbers: Sequence[fx.Node]) -> Aten:
-    """Some calls of a graph as a graph of their own. ends: the values that it returns; numbers: inputs of the whole that it takes
-    after those that it reads. `meta["origin"]` of each node is the node of the whole."""
+    """Some calls of a graph as a graph of their own. ends: the values that it returns; numbers: inputs of the whole graph that it
+    takes after those that it reads. `meta["origin"]` of each node is the corresponding node of the whole graph."""
     inside = set(stage)
     needed = {n: None for node in stage for n in node.all_input_nodes if n not in inside and n not in numbers}
     own, env = fx.Graph(), {}

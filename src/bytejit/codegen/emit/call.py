@@ -5,10 +5,10 @@
         run0(p0.data_ptr(), p1.data_ptr(), o0.data_ptr(), threads())
         return (o0,)
 
-Every constant is a default argument: a local, the fastest name there is. Internal buffers lie in an arena, one
-allocation that is kept between calls: a call takes one out of `pool` and puts it back, so that two threads, or a
-call inside a call, never share one. Views of the arena that library calls read or write are made once with the arena.
-A tensor whose address a kernel was given stays in a local until the function returns.
+Every constant is a default argument, as a local is the fastest name. Internal buffers lie in an arena, one allocation that is
+kept between calls. A call takes an arena out of `pool` and puts it back at its end, so that two threads, or a call within a call,
+never share one. The views of the arena that library calls read or write are made once, with the arena. A tensor whose address
+was passed to a kernel stays in a local until the function returns.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from bytejit.common.where import Where
 from .check import CheckLine, UncheckedLine, steady_check, words_of
 from .operands import Operands
 
-TOGETHER = 4  # number of copies into inputs from which one call makes all of them
+TOGETHER = 4  # at least so many copies into inputs are made by one call
 
 
 class CallPrinter(Operands):
     """Prints one plan."""
 
-    # ---- what another device does otherwise -----------------------------------------------------------------------
+    # ---- methods that a printer for another device overrides ------------------------------------------------------
     def stays(self, buffer: str) -> bool:
-        """Whether a dead tensor's local is kept to the end, because kernels were given its address."""
+        """Whether a tensor's local is kept to the end after its last use: a kernel was given its address."""
         return buffer in self.uses
 
     def needs_memory(self) -> bool:
-        """Whether there is an arena: one without bytes too, where temps without elements lie in it."""
+        """Whether the call needs an arena. It may have 0 bytes, when all temps have no elements."""
         return bool(self.plan.arena or self.views) or any(kind == "arena" for run in self.source.runs for kind, _ in run.args)
 
     def opening(self) -> list[str]:
@@ -97,7 +97,7 @@ class CallPrinter(Operands):
         self.externs.append((e.target, e.reason))
         args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs]
         at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(e.target)
-        if at:  # offsets of a graph count from the first element
+        if at:  # torch counts offsets from the start of the storage, the graph from the tensor's first element
             args[at:] = [f"{args[0]}.storage_offset() + {args[at] if len(args) > at else 0}"]
         if e.into:
             args.append(f"out={self.tensor(e.outs[0])}")
@@ -120,8 +120,8 @@ class CallPrinter(Operands):
                 self._check(self.text[name], self.plan.buffers[name], e)
 
     def _check(self, text: str, b: Buffer, e: Extern) -> None:
-        """Lines that check: the result is what kernels and later views of it go by, and (in the checking copy) lies in no
-        temp's memory."""
+        """Adds lines that check a result of a library call: it is as kernels and later views expect it and, in the checking
+        version, not in the memory of a temp. text: the local that holds it; b: its buffer."""
         given = [
             v.buffer
             for a in (*e.args, *(v for _, v in e.kwargs))
@@ -183,8 +183,8 @@ class CallPrinter(Operands):
         return self._function(shown)
 
     def _copies(self, written: list[MutationCopy], flat: list[str]) -> None:
-        """Copy values into inputs at the end of the call. Many copies of a dtype are one call: on a GPU it moves all of them in
-        a few launches. A value that is another input, or a part of one, goes by itself, in order."""
+        """Copy values into inputs at the end of the call. Many copies of one dtype are made by one call, which on a GPU needs few
+        launches. A value that is another input, or a part of one, is copied by itself, in order."""
         fresh: list[MutationCopy] = []
         apart: list[MutationCopy] = []
         for m in written:
@@ -211,7 +211,7 @@ class CallPrinter(Operands):
         return f"f{i}"
 
     def _arena(self) -> None:
-        """Take an arena at the head, put it back at the end."""
+        """Take an arena at the start of the call and put it back at the end."""
         rows = []
         for v in self.views:
             b = self.plan.buffers[v.buffer]
@@ -225,7 +225,7 @@ class CallPrinter(Operands):
         self.lines.append("pool.append(whole)")
 
     def _slots(self) -> None:
-        """The same for a plan with temps, or windows on them, of symbolic size: the memory says where these are for the
+        """The same for a plan with temps, or views of them, of symbolic size: `SlotMemory.at` returns their addresses for the
         sizes of this call."""
         rows, dtypes = [], {}
         for v in self.views:
@@ -250,7 +250,7 @@ class CallPrinter(Operands):
         self.lines.append("pool.append(whole)")
 
     def out(self, o: out_of.Out, flat: list[str]) -> str:
-        """A user output."""
+        """The text of an output that the user gets. flat: the texts of the plan's outputs."""
         if isinstance(o, out_of.Const):
             plain = not isinstance(o.value, (tuple, list))
             return self.value(o.value) if plain else self.bind(f"c_{len(self.names)}", o.value)
@@ -266,7 +266,9 @@ class CallPrinter(Operands):
     def _function(self, result: str) -> CallSource:
         checks = any(type(line) is CheckLine for line in self.lines)
         given = [f"p{i}" for i in range(self.given)]
-        held = dict.fromkeys(v for s, v in self.symbols.items() if v and s[0] not in "fr")  # sizes: floats decide no strides
+        held = dict.fromkeys(
+            v for s, v in self.symbols.items() if v and s[0] not in "fr"
+        )  # sizes only: no stride depends on a float
         key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
         self.numbers |= {self.plan.symbols[s] for s in self.plan.symbols if checks and s[0] not in "fr"}
         if checks:
@@ -301,7 +303,7 @@ def indented(lines: Sequence[str]) -> str:
 
 
 def kernels_text(plan: Plan, steps: Sequence[int]) -> str:
-    """What a profiler calls a run of kernels: their operations, and the user's lines where the plan was made here."""
+    """The name of a run of kernels in a profiler: their operations, and the user's lines where these are known."""
     kernels = [step.kernel for i in steps if isinstance(step := plan.steps[i], Call)]
     ops = dict.fromkeys(op.removeprefix("aten.").removesuffix(".default") for k in kernels for op in k.ops)
     places = dict.fromkeys(k.where.short for k in kernels if isinstance(k.where, Where))

@@ -13,8 +13,9 @@ FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of 
 
 @dataclass(frozen=True)
 class CallSource:
-    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what its
-    first call sees of them, where sizes are all known; numbers: the inputs that are numbers and that it looks at."""
+    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what
+    its first call records of their results, where all sizes are constants; numbers: positions of inputs that are numbers and
+    that the text reads."""
 
     text: str
     names: dict[str, Any]

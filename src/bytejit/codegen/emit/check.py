@@ -1,14 +1,14 @@
-"""Every call of a compiled graph checks what its library calls return against what was inferred for them.
+"""Every call of a compiled graph compares the results of its library calls with what was inferred for them.
 
-Kernels, our own library calls and views (`as_strided`) of a library's result go by the dtype and strides that the compiler
-inferred. Should a library return others
-(another version, another machine, a size at which it takes another path, state of torch's that no guard names), they
-would read other memory. So the first call, and the first for each combination of symbolic sizes, runs a copy of the call
-function that compares from Python; a result laid out otherwise is copied into the strides that the kernels expect, from
-then on at every call. So is one that lies in the memory of a temp that it was made from, though its schema says nothing
-of a view. Where all was as inferred, the plain function serves these sizes from then on. It compares each result too, but in
-one call of a compiled function that looks at the tensor itself: dtype, device, shape and strides. Cost of that: 55 ns a
-result.
+Kernels, our own library calls and views (`as_strided`) of a library's result rely on the dtype and strides that the compiler
+inferred. If a library returned others they would read wrong memory. That can happen with another version, another machine, a
+size at which the library takes another path, or state of torch that no guard checks.
+
+There are two versions of the call function. The checking one runs in the first call, and in the first call for each combination
+of symbolic sizes. It compares from Python. A result with other strides is copied into the strides that the kernels expect. A
+result that shares memory with a temp it was made from is copied too, if the op's schema does not call it a view. If some result
+was copied, this version runs in every later call. Else the plain version runs for these sizes from then on. It also compares
+each result, in a compiled function that reads dtype, device, shape and strides of the tensor. Cost: 55 ns for each result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ KEPT = 1024  # combinations of sizes that are remembered
 
 
 class CheckLine(str):
-    """A line that is only in the checking version of the function."""
+    """A line that only the checking version of the call function has."""
 
 
 class UncheckedLine(str):
-    """A line that is only in the version without checks."""
+    """A line that only the plain version of the call function has."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class ExpectedResult:
         return f"{self.dtype}{list(self.shape)} on {self.device}"
 
     def words(self) -> list[int]:
-        """The words that the compiled check reads. Strides of dimensions of size 1, and of empty tensors, are not checked."""
+        """The same as 64-bit words, for the compiled check. Strides of dimensions of size 1, and of empty tensors, are not
+        checked."""
         code, bits = CODES[self.dtype]
         strides = [ANY if n == 1 or 0 in self.shape else s for n, s in zip(self.shape, self.stride)]
         return [
@@ -81,8 +82,9 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @dataclass
 class Fits:
-    """What has been seen of one graph's library calls. known: sizes at which all returned as inferred -> the words of those
-    that kernels read; returned: strides that came where others were inferred, by the call's name in the plan."""
+    """What was recorded of the results of one graph's library calls. known: sizes at which all results were as inferred -> the
+    words that the compiled check reads; misfits: targets of which a result was copied; returned: name of a call in the plan ->
+    the strides it returned, where others were inferred."""
 
     known: dict[tuple, bytes] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
@@ -98,17 +100,18 @@ class Fits:
         name: str = "",
         read: list[ExpectedResult] | None = None,
     ) -> torch.Tensor:
-        """`result`, in the strides that were inferred. name: of the call, where it returns one tensor; read: where to note
-        what is expected, for one that kernels read. Raises: Bug when it is of another shape or dtype."""
+        """`result`, in the strides that were inferred. name: the call's name in the plan, where it returns one tensor; read: a
+        list to which the expected result is added. Raises: Bug when its shape or dtype is another."""
         wanted = ExpectedResult(shape, stride, dtype, result.device)
         if read is not None:
             read.append(wanted)
         return self.laid_out(result, wanted, target, name)
 
     def laid_out(self, result: Any, wanted: ExpectedResult, target: str, name: str = "") -> torch.Tensor:
-        """`result` as wanted: itself, or a copy where the strides are others. Raises: Bug where that does not help."""
+        """`result` itself, or a copy of it if its strides are not those wanted. Raises: Bug when its shape, dtype or device is
+        another."""
         if (tuple(result.shape), result.dtype, result.device) != (wanted.shape, wanted.dtype, wanted.device):
-            raise Bug(f"{target} returned {result.dtype}{list(result.shape)} on {result.device}, {wanted} was inferred")
+            raise Bug(f"{target} returned {result.dtype}{list(result.shape)} on {result.device}, but {wanted} was inferred")
         if wanted.lies_in(result.stride()):
             return result
         if target not in self.misfits:
@@ -119,7 +122,7 @@ class Fits:
         return torch.empty_strided(wanted.shape, wanted.stride, dtype=result.dtype, device=result.device).copy_(result)
 
     def again(self, words: bytes, at: int, result: Any, target: str) -> torch.Tensor:
-        """`result` of a call that the compiled check refused, as the words from `at` on want it. Raises: Bug."""
+        """`result`, which the compiled check refused, copied into the strides that the words from `at` on say. Raises: Bug."""
         row = array("q", words)[at:]
         rank, dtype = row[5], next(d for d, (code, bits) in CODES.items() if code | bits << 8 | 1 << 16 == row[3])
         shape, strides = tuple(row[6 : 6 + rank]), row[6 + rank : 6 + 2 * rank]
@@ -129,7 +132,7 @@ class Fits:
         return self.laid_out(result, ExpectedResult(shape, stride, dtype, device), target)
 
     def own(self, result: Any, target: str, temps: tuple) -> Any:
-        """`result`, not in the memory of a temp that it was made from: another temp will take that."""
+        """`result`, or a copy of it if it shares memory with one of `temps`: that memory will be reused for another temp."""
         if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or not result.numel():
             return result
         if not any(_shares(result, t) for t in temps):
@@ -140,8 +143,8 @@ class Fits:
         return result.clone()
 
     def learn(self, key: tuple, read: Sequence[ExpectedResult] = ()) -> None:
-        """A call at these sizes is over; as long as there was no misfit the plain function serves them from now on.
-        read: what the results that kernels read have to be."""
+        """Ends a checking call at the sizes `key`. If there was no misfit the plain version runs for these sizes from now on.
+        read: the expected results."""
         if self.misfits:
             return
         if len(self.known) >= KEPT:
@@ -150,13 +153,13 @@ class Fits:
 
 
 def steady_check() -> Callable[[bytes, int, Any], bool]:
-    """`check(words, at, result)`: whether a result is as the words from `at` on want it. Compiled; without a compiler, or on
-    a torch without the table that it reads, from Python."""
+    """`check(words, at, result)`: whether a result is as the words from `at` on say. Compiled; a Python function without a
+    compiler, or with a torch whose tensors the compiled function cannot read."""
     return CHECKER.fit if CHECKER.usable else checked_from_python
 
 
 def checked_from_python(words: bytes, at: int, result: Any) -> bool:
-    """The same without the compiled check. Cost: 2 us."""
+    """The compiled check's function in Python. Cost: 2 us."""
     row = array("q", words)[at:]
     rank = row[5]
     return (

@@ -1,5 +1,5 @@
-"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, what a reduction
-starts from, the user's line."""
+"""What every printer needs to know about a plan: in which loop a value is computed, what a reduction starts from, the user's
+line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 
 
 
 def axes_of(index: Any) -> frozenset[str]:
-    """Axes that an index names, those inside the values that it reads aside (they are operands of their own)."""
+    """Axes that an index names, without those inside values that it reads: these are operands of their own."""
     return frozenset(ix.variables(ix.index(index)))
 
 
@@ -67,8 +67,8 @@ def place(
     """Each expression of a nest, operands first, at the outermost depth where its axes are known.
 
     nest: the nest's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
-    of them for a scan read in its own nest). held: axes that an element of a buffer depends on beside those of its
-    coordinates (a thread's row keeps one element for each point of a block).
+    of them for a scan read in its own nest). held: axes that an element of a buffer depends on in addition to those of its
+    coordinates (a row-local buffer has one element for each point of a block).
     """
     depth_of = {name: i + 1 for i, name in enumerate(nest)}
     depths: dict[int, int] = {}
@@ -109,7 +109,7 @@ def comment(where: Any) -> str:
 
 
 def segments(plan: Plan) -> list[list[int]]:
-    """Positions of steps in runs: kernels that follow one another are one run, an extern call is one by itself."""
+    """Positions of steps, grouped in runs: consecutive kernels are one run, an extern call is one by itself."""
     out: list[list[int]] = []
     for i, step in enumerate(plan.steps):
         if isinstance(step, Call) and out and isinstance(plan.steps[out[-1][-1]], Call):
@@ -132,13 +132,13 @@ def traffic(plan: Plan, call: Call) -> int:
 
 
 def row_text(e: Expr, rows: OpTable, language: str) -> str:
-    """The text of an op's row for the dtype that decides it."""
+    """The text of an op's row in a language, for the dtype of the result, or of the operand `Op.by`."""
     row = rows.by_name[e.name]
     return row.text(language, e.dtype if row.by is None else e.args[row.by].dtype)
 
 
 def rounded(value: float) -> float:
-    """A number as a f32 holds it."""
+    """A number rounded to f32."""
     try:
         return struct.unpack("f", struct.pack("f", value))[0]
     except OverflowError:
@@ -147,7 +147,7 @@ def rounded(value: float) -> float:
 
 # ---- reductions ---------------------------------------------------------------------------------------------------
 def pair(r: Reduce) -> bool:
-    """Whether a reduction carries an index beside its value."""
+    """Whether a reduction has an index beside its value: argmax and argmin."""
     return r.kind in ("argmax", "argmin")
 
 

@@ -1,4 +1,4 @@
-"""Index expressions as text, in the parts that the languages share."""
+"""Index expressions as text: what all languages share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bytejit.codegen.loops.expr import Expr
 
 
 class IndexPrinter(ABC):
-    """Prints index expressions. sizes: of the axes, for bounds; axis(name) and value(expr) name what they hold."""
+    """Prints index expressions. sizes: of the axes, for bounds; axis(name), value(expr): the text of an axis, of a value."""
 
     def __init__(self, sizes: Mapping[str, Any], axis: Callable[[str], str], value: Callable[[Expr], str]) -> None:
         self.sizes, self.axis, self.value = sizes, axis, value

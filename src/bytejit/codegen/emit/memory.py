@@ -1,4 +1,4 @@
-"""Memory of a compiled call: the arena, blocks for sizes that are known at the call only, outputs of many bytes."""
+"""Memory of a compiled call: the arena, blocks for temps of symbolic size, large outputs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from bytejit.codegen.loops.ir import View
 from bytejit.common import large_pages
 
-LARGE = 32 << 20  # bytes from which the C library hands memory back at once, so that the next has pages to be made
+LARGE = 32 << 20  # bytes: the C library returns a freed block of this size to the system, and new pages are slow
 
 
 class SlotMemory:
-    """The internal memory of one running call of a plan with symbolic sizes: the arena, and a block for each slot. Blocks
-    grow, never shrink; what a call needs of them is kept for the sizes last seen.
+    """The internal memory of one running call of a plan with symbolic sizes: the arena, and a block for each slot. Blocks grow
+    and never shrink. Addresses and views are cached for each combination of sizes.
 
     layout(*sizes) -> (bytes of each slot, (slot or None, byte offset, dtype, shape, stride) of each view).
     """
 
-    KEPT = 64  # combinations of sizes
+    KEPT = 64  # combinations of sizes that are cached
 
     def __init__(self, arena: int, layout: Callable[..., tuple]) -> None:
         self.layout = layout
@@ -29,7 +29,7 @@ class SlotMemory:
         self.arena = aligned_block(arena)
 
     def at(self, *sizes: int) -> tuple:
-        """(address of the arena, addresses of the slots, the views) for sizes."""
+        """(address of the arena, addresses of the slots, the views) for the sizes of a call."""
         found = self.known.get(sizes)
         return found if found is not None else self._make(sizes)
 
@@ -64,12 +64,13 @@ def view_of(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple, s
 
 
 def fixed(v: View) -> bool:
-    """Whether a window does not depend on symbolic sizes."""
+    """Whether a view does not depend on symbolic sizes."""
     return all(isinstance(n, int) for n in (v.offset, *v.shape, *v.stride))
 
 
 def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]]) -> Callable[[], tuple]:
-    """A function that makes an arena: (address, *views). Views hold the memory. Units: size, offsets in bytes."""
+    """A function that makes an arena: (address, memory, *views). views: (offset, dtype, shape, stride). Units: size and offset in
+    bytes."""
 
     def make() -> tuple:
         with torch.inference_mode(False), torch.no_grad():
@@ -80,7 +81,7 @@ def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]
 
 
 class OutputMemory:
-    """Memory of a large output, which others may hold too: as tensors, or as the storage itself."""
+    """Memory of a large output. Others may refer to it too: tensors, or the storage itself."""
 
     def __init__(self, made: list[torch.Tensor]) -> None:
         self.storage = made.pop().untyped_storage()
@@ -88,22 +89,22 @@ class OutputMemory:
         large_pages.ask_for(self.address, self.storage.nbytes())
 
     def holders(self) -> tuple[int, int]:
-        """How many hold it in C++, and in Python."""
+        """The numbers of references in C++, and in Python."""
         return torch._C._storage_Use_Count(self.storage._cdata), sys.getrefcount(self.storage)
 
     def is_free(self) -> bool:
-        """Whether nobody else holds it."""
+        """Whether nothing else refers to it."""
         return self.holders() == self.alone
 
     def is_whole(self) -> bool:
-        """Whether it is where it was: memory that was resized, or is shared with another process, is not."""
+        """Whether it has its first address: a storage that was resized, or moved to memory shared between processes, has not."""
         return self.storage.data_ptr() == self.address
 
 
 class LargeOutput:
-    """Allocates an output of many bytes: in the memory of an earlier one that nobody holds any more, where there is such.
-    To make pages for a gradient of 100 MB takes as long as an optimizer's pass over it. At most `KEPT` are kept: a gradient
-    lives until the next one has taken its place."""
+    """Allocates a large output, in the memory of an earlier one if nothing refers to that any more. The system needs as long to
+    map pages for a gradient of 100 MB as an optimizer needs to read and write it. At most `KEPT` outputs are kept: a gradient
+    lives until the next one has replaced it."""
 
     KEPT = 2
 
@@ -115,7 +116,7 @@ class LargeOutput:
         found = None
         for _ in range(len(self.kept)):
             try:
-                row = self.kept.pop(0)  # so that no other thread takes it
+                row = self.kept.pop(0)  # removed first, so that no other thread takes it
             except IndexError:
                 break
             if row.is_free():

@@ -22,16 +22,15 @@ from .memory import LARGE, LargeOutput
 
 
 class Printed(Protocol):
-    """What a target printed of a plan."""
+    """The text that a target printed for a plan. runs: its functions, in the order of the calls."""
 
     @property
     def runs(self) -> Sequence[Any]: ...
 
 
 class Operands:
-    """What a call function's text refers to: names, sizes, tensors, views. source: what a target printed, with its `runs`; runs:
-    what each is called by. given: inputs that the caller passes, the rest are
-    constants."""
+    """What a call function's text refers to: names, sizes, tensors, views. runs: the callable of each of `source.runs`; given:
+    the number of inputs that the caller passes; the other inputs are constants."""
 
     def __init__(
         self,
@@ -44,9 +43,9 @@ class Operands:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.lines: list[str] = []
         self.head: list[str] = []  # runs before `lines`
-        self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> it, and what a profiler calls it
+        self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> the function, and its name in a profiler
         self.fits = Fits()
-        self.words = 1  # of the results that kernels read, and one before them
+        self.words = 1  # length of the words of the results that are checked, and one word before them
         self.sizes = SizeText(self.symbol)
         self.derived = {
             n: a for step in plan.steps if isinstance(step, Call) for n, a in symbol_atoms(step.kernel).items() if a.text
@@ -56,9 +55,9 @@ class Operands:
         self.text: dict[str, str] = {}  # buffer -> the local that holds its tensor
         self.views: dict[View, str] = {}  # view of the arena -> local
         self.symbols: dict[str, str] = {s: f"p{i}" for s, i in plan.symbols.items()}
-        self.fetched: dict[str, str] = {}  # symbols that are read off an input's shape, once
+        self.fetched: dict[str, str] = {}  # symbol -> text that reads it from an input's shape, once
         self.given = len(plan.inputs) - len(constants)
-        self.numbers: set[int] = set()  # inputs that are numbers and that the text looks at
+        self.numbers: set[int] = set()  # positions of inputs that are numbers and that the text reads
         self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
         self.pointers: dict[str, str] = {}
         for i, buffer in enumerate(plan.inputs):
@@ -94,7 +93,7 @@ class Operands:
         return text
 
     def _bind_math(self, text: str) -> None:
-        """Give the function what the text of a number reads."""
+        """Bind the names that the text of a number uses."""
         if "math." in text:
             self.bind("math", math)
         if "bits_of(" in text:
@@ -134,7 +133,7 @@ class Operands:
         return self.text[buffer]
 
     def allocator(self, name: str, b: Buffer) -> str:
-        """The name of what allocates an output."""
+        """The name of the function that allocates an output."""
         dtype = torch_dtype(b.dtype)
         size = extent(b)
         if self.plan.target == "cpu" and isinstance(size, int) and size >= LARGE:
@@ -142,7 +141,7 @@ class Operands:
         return self.bind(f"new_{b.dtype}", self.maker(dtype))
 
     def view(self, v: View) -> str:
-        """A window on a buffer, as a tensor."""
+        """The text of a view of a buffer, as a tensor."""
         b = self.plan.buffers[v.buffer]
         if b.kind == "temp":
             if v not in self.views:
@@ -158,12 +157,12 @@ class Operands:
         return self.window(base, v.shape, v.stride, v.offset)
 
     def window(self, base: str, shape: Sequence[Any], stride: Sequence[Any], offset: Any) -> str:
-        """A view of a tensor whose offset counts from the tensor's first element."""
+        """The text of a view of a tensor; offset: in elements, from the tensor's first element."""
         start = f"{base}.storage_offset() + {self.size(offset)}"
         return f"{base}.as_strided({self.dims(shape)}, {self.dims(stride)}, {start})"
 
     def value(self, x: Any) -> str:
-        """An argument of a library call."""
+        """The text of an argument of a library call."""
         if isinstance(x, View):
             return self.view(x)
         if isinstance(x, (tuple, list)):
@@ -175,5 +174,5 @@ class Operands:
         return self.bind(f"c{sum(n[0] == 'c' for n in self.names)}", x)
 
     def maker(self, dtype: torch.dtype) -> Callable:
-        """What allocates outputs: called with shape and stride."""
+        """The function that allocates outputs of a dtype: called with shape and stride."""
         return torch.empty(0, dtype=dtype).new_empty_strided

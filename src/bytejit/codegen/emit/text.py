@@ -1,12 +1,12 @@
-"""The text of a kernel as it is written."""
+"""The text of a kernel while a printer writes it."""
 
 from __future__ import annotations
 
 
 class Text:
-    """Lines with an indent. The user's line beside each is kept apart, as equal code may come from different lines."""
+    """Lines with an indent. The comments with the user's lines are kept separately: equal code may come from different lines."""
 
-    mark = "//"  # how a comment begins
+    mark = "//"  # begins a comment
     start = 0  # the first indent
 
     def __init__(self) -> None:

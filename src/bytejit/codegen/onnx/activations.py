@@ -21,7 +21,7 @@ def relu(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
 
 @row(aten.gelu.default, dtypes=FLOATS)
 def gelu(w: ModelWriter, out: Spec, x: Tensor, approximate: str = "none") -> Tensor:
-    """x * the normal distribution's share below x."""
+    """x times the cumulative normal distribution at x; approximate: `none` or `tanh`."""
     return w.op("Gelu", x, approximate=approximate)
 
 
@@ -33,7 +33,7 @@ def silu(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
 
 @row(aten.leaky_relu.default, dtypes=FLOATS)
 def leaky_relu(w: ModelWriter, out: Spec, x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """A small slope below zero."""
+    """x above zero, negative_slope * x below."""
     return w.op("LeakyRelu", x, alpha=negative_slope)
 
 
@@ -41,7 +41,7 @@ def leaky_relu(w: ModelWriter, out: Spec, x: Tensor, negative_slope: float = 0.0
 def elu(w: ModelWriter, out: Spec, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     """scale * x, below zero scale * alpha * (exp(input_scale * x) - 1)."""
     if input_scale != 1:
-        raise Cannot("a scale of the input")
+        raise Cannot("it has input_scale")
     below = w.op("Mul", w.op("Elu", x, alpha=1.0), alpha)
     made = either(w, w.op("Greater", x, 0, dtype=torch.bool), x, below, out.dtype)
     return made if scale == 1 else w.op("Mul", made, scale)

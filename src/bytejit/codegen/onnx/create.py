@@ -1,4 +1,4 @@
-"""Rows of operators that make tensors of nothing."""
+"""Rows of operators that make tensors from no other tensor."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def scalar_tensor(w: ModelWriter, out: Spec, value: Any, **settings: Any) -> Ten
 def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
     """Whole numbers in steps."""
     if any(isinstance(n, (float, Real)) for n in (start, end, step)):
-        raise Cannot("a range of floats")
+        raise Cannot("it is a range of floats")
     return w.op("Range", *(w.to(n, out.dtype) for n in (start, end, step)))
 
 

@@ -25,8 +25,8 @@ OPSET, IR_VERSION = 20, 9  # read by onnxruntime since 1.17 and by OpenVINO sinc
 
 @dataclass(frozen=True)
 class Port:
-    """An input or an output of a model. position: in the part's placeholders or values; order: the dimensions as they lie in
-    memory, outermost first: the model's tensor has them so."""
+    """An input or an output of a model. position: in the part's placeholders or results; order: the dimensions from the outermost
+    to the innermost in memory, which is their order in the model's tensor."""
 
     name: str
     position: int
@@ -41,7 +41,8 @@ class Port:
 
 @dataclass(frozen=True)
 class Model:
-    """data: the serialized model; sizes: the inputs of one element that are sizes (int64) or floats (float64) of the call."""
+    """An ONNX model. data: serialized; sizes: the inputs of one element that are sizes (int64) or floats (float64) of the call;
+    text: for the debug folder."""
 
     data: bytes
     inputs: tuple[Port, ...]
@@ -51,7 +52,7 @@ class Model:
 
 
 def axis_order(spec: Spec) -> tuple[int, ...]:
-    """The dimensions from the largest stride to the smallest; those of one element stay beside the one before them."""
+    """The dimensions from the largest stride to the smallest; those of one element keep their positions."""
     strides = [ix.hint(s) for s in spec.stride]
     wide = [d for d, n in enumerate(spec.shape) if n != 1]
     ordered = iter(sorted(wide, key=lambda d: -strides[d]))
@@ -59,17 +60,17 @@ def axis_order(spec: Spec) -> tuple[int, ...]:
 
 
 def is_dense(spec: Spec) -> bool:
-    """Whether a tensor's elements lie side by side, in some order of its dimensions."""
+    """Whether a tensor has no gaps in memory and is contiguous in some order of its dimensions."""
     return lies_dense(spec.shape, spec.stride, ix.hint)
 
 
 def size_dtype(size: Index | Real) -> torch.dtype:
-    """The dtype of the input that is a size or a float of the call."""
+    """The dtype of the model's input for a size or a float of the call."""
     return torch.float64 if isinstance(size, Real) else torch.int64
 
 
 def to_model(part: Aten, weights: Mapping[fx.Node, torch.Tensor]) -> Model:
-    """The ONNX model of a part. weights: placeholders whose values are put into the model. Raises: Cannot."""
+    """The ONNX model of a part of a graph. weights: placeholders that become constants of the model. Raises: Cannot."""
     writer, env = ModelWriter(), {}
     inputs: list[Port] = []
     frozen: dict[str, torch.Tensor] = {}
@@ -95,7 +96,8 @@ def to_model(part: Aten, weights: Mapping[fx.Node, torch.Tensor]) -> Model:
 
 
 def keep_read(writer: ModelWriter, read: set[str]) -> set[str]:
-    """Drop the nodes, results and constants that nothing reads. Returns the names that are read."""
+    """Drop the nodes, results and constants that nothing reads. read: the names of the outputs. Returns all names that are
+    read."""
     kept = []
     for op in reversed(writer.ops):
         outputs = op.outputs
@@ -121,7 +123,7 @@ def _end(writer: ModelWriter, i: int, node: fx.Node, env: Mapping[fx.Node, Any])
     """An output, with its dimensions as they lie in memory."""
     spec = node.meta["spec"]
     if env[node] is None:
-        raise Cannot("a result that has no form in ONNX")
+        raise Cannot("this result has no form in ONNX")
     port = Port(f"out{i}", i, spec, axis_order(spec))
     made = writer.transpose(env[node], port.order)
     writer.ops.append(OnnxNode("Identity", (made.name,), (port.name,), ()))
@@ -142,7 +144,7 @@ def _model(writer: ModelWriter, inputs: list[Port], outputs: list[Port], frozen:
 
 
 def _info(name: str, kind: int, shape: tuple) -> onnx.ValueInfoProto:
-    """A tensor of the graph; a size of the call is a text."""
+    """The ONNX description of an input or output; a size that is known only at the call is a symbolic name."""
     return onnx.helper.make_tensor_value_info(name, kind, [n if isinstance(n, int) else repr(n) for n in shape])
 
 

@@ -77,7 +77,7 @@ def select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Any) -> Tensor
 def cat(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors one after the other."""
     if any(len(x.shape) != len(out.shape) for x in tensors):
-        raise Cannot("an empty tensor of another rank")
+        raise Cannot("it joins an empty tensor of another rank")
     return w.op("Concat", *(w.to(x, out.dtype) for x in tensors), axis=dim % len(out.shape))
 
 
@@ -129,7 +129,7 @@ def _pads(w: ModelWriter, x: Tensor, pad: Sequence) -> Tensor:
     amounts = list(zip(pad[::2], pad[1::2]))
     amounts += [(0, 0)] * (rank - len(amounts))
     if any(isinstance(n, int) and n < 0 for pair in amounts for n in pair):
-        raise Cannot("a pad below zero")
+        raise Cannot("its padding is negative")
     return w.ints([low for low, _ in amounts[::-1]] + [high for _, high in amounts[::-1]])
 
 
@@ -147,19 +147,19 @@ def triu(w: ModelWriter, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
 
 def _triangle(w: ModelWriter, x: Tensor, diagonal: int, upper: int) -> Tensor:
     if x.dtype is torch.int32:
-        raise Cannot("a triangle of i32")
+        raise Cannot("its tensor is int32")
     return w.op("Trilu", x, w.to(diagonal, torch.int64), upper=upper)
 
 
 # ---- gathers -------------------------------------------------------------------------------------------------------
 @row(aten.embedding.default, dtypes=EVERY)
 def embedding(w: ModelWriter, out: Spec, weight: Tensor, indices: Tensor, *rest: Any, **settings: Any) -> Tensor:
-    """Rows of a table. A negative index would be counted from the end: torch raises, so it is made one beyond the end."""
+    """Rows of a matrix. For a negative index torch raises, while ONNX counts from the end: `_strict` makes it out of range."""
     return w.op("Gather", weight, _strict(w, indices, weight.shape[0]), axis=0)
 
 
 def _strict(w: ModelWriter, indices: Tensor, size: Any) -> Tensor:
-    """Indices that only torch's own may be: a negative one becomes one that every engine raises for."""
+    """Indices of an op that refuses negative ones: each is replaced by one out of range, for which every engine raises."""
     below = w.op("Less", indices, 0, dtype=torch.bool)
     return w.op("Where", below, w.to(size, indices.dtype), indices, dtype=indices.dtype)
 
@@ -168,7 +168,7 @@ def _strict(w: ModelWriter, indices: Tensor, size: Any) -> Tensor:
 def index_select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Elements of a dimension."""
     if not x.shape or len(index.shape) != 1:
-        raise Cannot("an index of no dimension")
+        raise Cannot("its index has no dimensions")
     return w.op("Gather", x, _strict(w, index, x.shape[dim]), axis=dim % len(x.shape))
 
 
@@ -176,10 +176,10 @@ def index_select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor) 
 def gather(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     """Elements of a dimension, other ones at each place."""
     if not x.shape or len(x.shape) != len(index.shape):
-        raise Cannot("an index of no dimension")
+        raise Cannot("its index has no dimensions")
     dim %= len(x.shape)
     for d, (of, n) in enumerate(zip(x.shape, index.shape)):
-        if d != dim and of != n:  # torch takes an index that is smaller there
+        if d != dim and of != n:  # torch accepts an index that is smaller along other dims
             x = Tensor(sliced(w, x, d, 0, n).name, x.dtype, x.shape)
     return w.op("GatherElements", x, _strict(w, index, x.shape[dim]), axis=dim)
 
@@ -189,6 +189,6 @@ def index(w: ModelWriter, out: Spec, x: Tensor, indices: Sequence) -> Tensor:
     """x[i] with one row of indices: along the first dimension that has one."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if len(given) != 1 or given[0][1].dtype not in (torch.int64, torch.int32):
-        raise Cannot("several indices, or a mask")
+        raise Cannot("it has several indices, or a mask")
     dim, at = given[0]
     return w.op("Gather", x, at, axis=dim)

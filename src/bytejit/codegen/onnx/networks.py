@@ -18,9 +18,9 @@ aten = torch.ops.aten
 
 
 def known(*values: Any) -> list[int]:
-    """Numbers that must stand in the model. Raises: Cannot."""
+    """Integers that have to be constants of the model. Raises: Cannot."""
     if not all(isinstance(v, int) for v in values):
-        raise Cannot("a number that only the call knows")
+        raise Cannot("a number is known only at the call")
     return list(values)
 
 
@@ -41,7 +41,7 @@ def convolution(
     """A convolution, or the transpose of one."""
     rank = len(x.shape) - 2
     if len(weight.shape) != rank + 2:
-        raise Cannot("a convolution without a batch")
+        raise Cannot("its input has no batch dimension")
 
     def wide(values: Sequence[int]) -> list[int]:
         return known(*values) * (rank if len(values) == 1 else 1)
@@ -96,7 +96,7 @@ def group_norm(
 def _window(rank: int, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool) -> dict[str, Any]:
     """The attributes of a pool's windows."""
     if ceil_mode:
-        raise Cannot("a pool that rounds its size up")
+        raise Cannot("it has ceil_mode")
 
     def wide(values: Any) -> list[int]:
         values = [values] if isinstance(values, int) else list(values)
@@ -110,7 +110,7 @@ def max_pool(
 ) -> Tensor:
     """The largest of each window."""
     if len(x.shape) != rank + 2:
-        raise Cannot("a pool without a batch")
+        raise Cannot("its input has no batch dimension")
     settings = _window(rank, kernel, stride, padding, ceil_mode)
     dilation = [dilation] if isinstance(dilation, int) else list(dilation)
     return w.op("MaxPool", x, dilations=known(*dilation) * (rank if len(dilation) == 1 else 1), **settings)
@@ -145,18 +145,18 @@ def avg_pool2d(
 ) -> Tensor:
     """The mean of each window."""
     if len(x.shape) != 4 or divisor_override is not None:
-        raise Cannot("a pool without a batch, or with a divisor of its own")
+        raise Cannot("its input has no batch dimension, or it has divisor_override")
     return w.op("AveragePool", x, count_include_pad=int(count_include_pad), **_window(2, kernel, stride, padding, ceil_mode))
 
 
 @row(aten._adaptive_avg_pool2d.default, dtypes=F32)
 def adaptive_avg_pool2d(w: ModelWriter, out: Spec, x: Tensor, size: Sequence[int]) -> Tensor:
-    """The mean of so many windows, where they are equal."""
+    """The mean of each window, where the windows have the same size."""
     if len(x.shape) != 4:
-        raise Cannot("a pool without a batch")
+        raise Cannot("its input has no batch dimension")
     heights, widths = known(x.shape[2], size[0]), known(x.shape[3], size[1])
     if heights[0] % heights[1] or widths[0] % widths[1]:
-        raise Cannot("windows that are not equal")
+        raise Cannot("its windows differ in size")
     kernel = [heights[0] // heights[1], widths[0] // widths[1]]
     return w.op("AveragePool", x, kernel_shape=kernel, strides=kernel)
 
@@ -165,7 +165,7 @@ def adaptive_avg_pool2d(w: ModelWriter, out: Spec, x: Tensor, size: Sequence[int
 def _resized(w: ModelWriter, out: Spec, x: Tensor, scales: Sequence[float | None], **settings: Any) -> Tensor:
     for of, to, scale in zip(x.shape[2:], out.shape[2:], scales):
         if scale is not None and (not isinstance(of, int) or not math.isclose(of * scale, to, rel_tol=1e-9)):
-            raise Cannot("a scale that is not the ratio of the sizes")
+            raise Cannot("its scale is not the ratio of the sizes")
     return w.op("Resize", x, None, None, w.ints(out.shape), **settings)
 
 

@@ -97,7 +97,7 @@ for _name, _kinds in COMPARISONS.items():
 def numeric(dtype: torch.dtype) -> torch.dtype:
     """The dtype, where there is arithmetic in it. Raises: Cannot."""
     if dtype is torch.bool:
-        raise Cannot("arithmetic of bools")
+        raise Cannot("it computes with bools")
     return dtype
 
 
@@ -142,28 +142,28 @@ def div(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
 
 @row(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(w: ModelWriter, out: Spec, x: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
-    """x / other, rounded; of floats torch rounds in more steps."""
+    """x / other, rounded, of integers. Raises: Cannot for floats, which torch rounds in several steps."""
     if rounding_mode is None:
         return div(w, out, x, other)
     if rounding_mode == "trunc" and not out.dtype.is_floating_point:
         return w.op("Div", w.to(x, out.dtype), w.to(_divisor(other), out.dtype))
     if rounding_mode == "floor" and not out.dtype.is_floating_point:
         return floor_divide(w, out, x, other)
-    raise Cannot("a rounded quotient of floats")
+    raise Cannot("it is a rounded quotient of floats")
 
 
 def _divisor(other: Any) -> Any:
-    """A divisor of whole numbers. Raises: Cannot where it might be zero, which torch raises for."""
+    """An integer divisor. Raises: Cannot where it may be zero, for which torch raises."""
     if isinstance(other, int) and other != 0:
         return other
-    raise Cannot("a divisor of whole numbers that may be zero")
+    raise Cannot("its integer divisor may be zero")
 
 
 @row(aten.floor_divide.default)
 def floor_divide(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
     """The floor of x / other, of whole numbers."""
     if out.dtype.is_floating_point:
-        raise Cannot("a rounded quotient of floats")
+        raise Cannot("it is a rounded quotient of floats")
     x, d = w.to(x, numeric(out.dtype)), w.to(_divisor(other), out.dtype)
     return w.op("Div", w.op("Sub", x, w.op("Mod", x, d)), d)  # Mod has the divisor's sign
 
@@ -172,7 +172,7 @@ def floor_divide(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
 def remainder(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
     """The remainder with the divisor's sign, of whole numbers."""
     if out.dtype.is_floating_point:
-        raise Cannot("a remainder of floats")
+        raise Cannot("it is a remainder of floats")
     return w.op("Mod", w.to(x, numeric(out.dtype)), w.to(_divisor(other), out.dtype))
 
 
@@ -185,7 +185,7 @@ def pow_scalar(w: ModelWriter, out: Spec, x: Tensor, exponent: Any) -> Tensor:
     if exponent == 3:
         return w.op("Mul", w.op("Mul", x, x), x)
     if not out.dtype.is_floating_point:
-        raise Cannot("a power of whole numbers")
+        raise Cannot("it is a power of integers")
     chains = {0.5: "Sqrt", -0.5: "Sqrt Reciprocal", -1: "Reciprocal"}
     if exponent in chains:
         return w.apply(chains[exponent], x)
@@ -305,7 +305,7 @@ def masked_fill(w: ModelWriter, out: Spec, x: Tensor, mask: Tensor, value: Any) 
 def to_copy(w: ModelWriter, out: Spec, x: Tensor, **settings: Any) -> Tensor:
     """Another dtype."""
     if settings.get("device") not in (None, out.device) or x.dtype.is_floating_point and out.dtype in UNSIGNED:
-        raise Cannot("a copy to another device, or of floats to small whole numbers")
+        raise Cannot("it copies to another device, or converts floats to small integers")
     return w.op("Identity", x) if x.dtype is out.dtype else w.to(x, out.dtype)
 
 

@@ -49,9 +49,9 @@ def baddbmm(w: ModelWriter, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta:
 
 @row(aten.linear.default, dtypes=FLOATS)
 def linear(w: ModelWriter, out: Spec, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias, of rows: so the weight needs no transposed copy."""
+    """x @ weight.T + bias. Gemm takes the weight transposed, so that no transposed copy is needed."""
     if len(weight.shape) != 2:
-        raise Cannot("a weight that is no matrix")
+        raise Cannot("its weight has not 2 dimensions")
     rows = x if len(x.shape) == 2 else w.reshape(x, [-1, weight.shape[1]])
     made = w.op("Gemm", rows, weight, bias, transB=1)
     return made if len(x.shape) == 2 else w.reshape(made, out.shape)
@@ -70,11 +70,11 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(scale * q @ k.T + mask) @ v. A row that the mask leaves nothing of is zero."""
+    """softmax(scale * q @ k.T + mask) @ v. A row that is masked entirely is zero."""
     if dropout_p or enable_gqa and q.shape[-3] != k.shape[-3] or is_causal and attn_mask is not None:
-        raise Cannot("attention with dropout, with heads in groups, or with two masks")
+        raise Cannot("it has dropout, grouped heads, or both a mask and is_causal")
     if scale is None and not isinstance(q.shape[-1], int):
-        raise Cannot("attention whose scale only the call knows")
+        raise Cannot("its scale is known only at the call")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     order = list(range(len(k.shape)))
     order[-1], order[-2] = order[-2], order[-1]

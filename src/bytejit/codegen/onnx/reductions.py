@@ -53,7 +53,7 @@ def prod_dim(w: ModelWriter, out: Spec, x: Tensor, dim: int, keepdim: bool = Fal
 
 
 def extreme(w: ModelWriter, kind: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    """The largest or smallest; nan where one is nan, which engines do not agree about."""
+    """The largest or smallest element; nan if one is nan, which is written out, as engines differ."""
     axes = axes_of(x, dim)
     made = reduced(w, kind, x, axes, keepdim)
     if not x.dtype.is_floating_point or not axes:
@@ -92,7 +92,7 @@ def min_all(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
 def _position(kind: str) -> Callable:
     def write(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         if not x.shape or dim is None and keepdim:
-            raise Cannot("a position in all dimensions")
+            raise Cannot("it has no dim")
         x, dim = (w.reshape(x, [-1]), 0) if dim is None else (x, dim % len(x.shape))
         return w.op(kind, x, axis=dim, keepdims=int(keepdim), dtype=torch.int64)
 
@@ -123,7 +123,7 @@ def spread(w: ModelWriter, x: Tensor, dim: Any, correction: Any, keepdim: bool) 
     count = math.prod((x.shape[d] for d in axes), start=1)
     correction = 1 if correction is None else correction
     if isinstance(count, Index) or not axes or count - correction <= 0:
-        raise Cannot("a variance of a number of elements that is not known, or too small")
+        raise Cannot("the number of elements is known only at the call, or too small for the correction")
     wide = reduced(w, "ReduceMean", x, axes, True)
     off = w.op("Sub", x, wide)
     made = w.op("Div", reduced(w, "ReduceSum", w.op("Mul", off, off), axes, keepdim), count - correction)
@@ -152,7 +152,7 @@ def var_mean(w: ModelWriter, out: Any, x: Tensor, dim: Any = None, correction: A
 def vector_norm(
     w: ModelWriter, out: Spec, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
-    """The root of the sum of squares, or the sum of what they are without sign."""
+    """The norm of order 2 or 1."""
     axes, x = axes_of(x, dim), w.to(x, out.dtype)
     if ord == 2:
         return w.op("Sqrt", reduced(w, "ReduceSum", w.op("Mul", x, x), axes, keepdim))
@@ -181,7 +181,8 @@ def safe_softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, dtype: Any = No
 
 
 def zero_of_nothing(w: ModelWriter, scores: Tensor, weights: Tensor, axis: int) -> Tensor:
-    """A softmax, or zero where all scores are -inf: their largest is the lowest number in an engine that begins with that."""
+    """A softmax; zero where all scores are -inf. Engines that start a maximum from the lowest finite float return that for
+    them."""
     top = w.op("ReduceMax", scores, w.ints([axis]), keepdims=1)
     nothing = w.op("LessOrEqual", top, torch.finfo(scores.dtype).min, dtype=torch.bool)
     return either(w, nothing, 0, weights, scores.dtype)
@@ -189,7 +190,7 @@ def zero_of_nothing(w: ModelWriter, scores: Tensor, weights: Tensor, axis: int) 
 
 def _along(w: ModelWriter, kind: str, x: Tensor, dim: int) -> Tensor:
     if not x.shape:
-        raise Cannot("a tensor of no dimensions")
+        raise Cannot("its tensor has no dimensions")
     return w.op(kind, x, axis=dim % len(x.shape))
 
 
@@ -208,5 +209,5 @@ def logsumexp(w: ModelWriter, out: Spec, x: Tensor, dim: Any, keepdim: bool = Fa
 def cumsum(w: ModelWriter, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """The sums so far."""
     if not x.shape:
-        raise Cannot("a tensor of no dimensions")
+        raise Cannot("its tensor has no dimensions")
     return w.op("CumSum", w.to(x, numeric(out.dtype)), w.to(dim % len(x.shape), torch.int64))

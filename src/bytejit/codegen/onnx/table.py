@@ -1,8 +1,8 @@
-"""One ATen operator, one row: how a call is written in ONNX. The rows stand in the other files here, a family each.
+"""One row for each ATen operator: how a call is written in ONNX. The rows are in the other files here, a file for each family.
 
 A row gets the writer, the spec of the call's result, and the call's arguments: tensors as `writer.Tensor`, numbers as they are,
-sizes of the call as `Index`. It returns the `Tensor` of the result, or a tuple of them (None for one that nothing can read).
-It raises `Cannot` where it has no form for the arguments: that call stays with torch.
+sizes that are known only at the call as `Index`. It returns the `Tensor` of the result, or a tuple of them (None for a result
+that has no form in ONNX). It raises `Cannot` where it has no form for the arguments: torch runs that call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLOATS = frozenset({torch.float32, torch.float64})
 
 @dataclass(frozen=True)
 class Row:
-    """write: see above; dtypes: what tensors the call may have."""
+    """write: the function described above; dtypes: those that the call's tensors may have."""
 
     write: Write
     dtypes: frozenset[torch.dtype]
@@ -58,7 +58,7 @@ EVERY = frozenset(ONNX)  # for rows that only move elements
 
 @functools.cache
 def rows() -> dict[Any, Row]:
-    """The table, with all families."""
+    """All rows: ATen overload -> row."""
     for family in FAMILIES:
         importlib.import_module(f"{__package__}.{family}")
     return ROWS
@@ -77,10 +77,10 @@ def _specs(spec: Any) -> list[Spec]:
 
 
 def refuses(node: fx.Node) -> str:
-    """Why a call has no form in ONNX here; "" where it has."""
+    """Why a call cannot be written in ONNX, for messages; "" where it can."""
     found = rows().get(node.target)
     if found is None:
-        return "it has no row"
+        return "bytejit has no ONNX form of it"
     specs = tensors_of(node)
     for spec in specs:
         if spec.dtype not in found.dtypes:
@@ -93,26 +93,26 @@ def refuses(node: fx.Node) -> str:
     except Cannot as e:
         return str(e)
     except Undecided:
-        return "it asks what only the call knows of a size"
+        return "its form depends on a size that is known only at the call"
     return ""
 
 
 def value_of(writer: ModelWriter, node: fx.Node) -> Any:
-    """What stands for a value whose ONNX form is not asked. Raises: Cannot."""
+    """A placeholder for a value, to find out whether its readers have a form. Raises: Cannot."""
     spec = node.meta.get("spec")
     if isinstance(spec, Spec):
         return Tensor(writer.name(), spec.dtype, spec.shape)
     if isinstance(spec, (tuple, list)) and all(isinstance(s, Spec) for s in spec):
         return tuple(Tensor(writer.name(), s.dtype, s.shape) for s in spec)
-    raise Cannot("an argument is no tensor")
+    raise Cannot("an argument is not a tensor")
 
 
 def write(writer: ModelWriter, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
-    """The ONNX form of a call, of the values in `env`. Raises: Cannot."""
+    """Writes a call. env: node -> its ONNX value. Returns the value of the call. Raises: Cannot."""
     if node.target is getitem:
         made = env[node.args[0]][node.args[1]]
         if made is None:
-            raise Cannot("a result that has no form in ONNX")
+            raise Cannot("this result has no form in ONNX")
         return made
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), env.__getitem__)
     spec = node.meta["spec"]
@@ -124,5 +124,5 @@ def write(writer: ModelWriter, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
 
 def _checked(made: Tensor, spec: Spec) -> Tensor:
     if made.dtype is not spec.dtype:
-        raise Cannot(f"it would be {made.dtype}, not {spec.dtype}")
+        raise Cannot(f"its ONNX form returns {made.dtype}, not {spec.dtype}")
     return Tensor(made.name, spec.dtype, spec.shape)

@@ -1,4 +1,4 @@
-"""What the rows of the table write with: ONNX nodes, constants, inputs for sizes of the call. Imports no onnx."""
+"""What rows of the table write with: ONNX nodes, constants, inputs for sizes. Does not import onnx."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bytejit.common.dtypes import ONNX
 
 
 class Cannot(Exception):
-    """A call has no form in ONNX here. The message says why."""
+    """A call cannot be written in ONNX. The message says why; users see it in `bytejit.counters["externs"]`."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value of the ONNX graph. known: its shape; None for a value between the nodes of one row, which no row asks."""
+    """A value of the ONNX graph. known: its shape; None for a value between the nodes of one row, whose shape no row needs."""
 
     name: str
     dtype: torch.dtype
@@ -27,7 +27,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple:
-        """Its shape."""
+        """The shape, which must be known."""
         assert self.known is not None, self.name
         return self.known
 
@@ -44,7 +44,8 @@ class OnnxNode:
 
 @dataclass
 class ModelWriter:
-    """Collects the nodes of one model. ops: in order; constants: by name; sizes: the input that each size or float is."""
+    """Collects the nodes of one model. ops: in order; constants: by name; sizes: size or float of the call -> the name of the
+    model's input that it becomes."""
 
     ops: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class ModelWriter:
     count: int = 0
 
     def name(self) -> str:
-        """A name that nothing has."""
+        """A new name."""
         self.count += 1
         return f"v{self.count}"
 
@@ -75,7 +76,7 @@ class ModelWriter:
 
     # ---- constants ---------------------------------------------------------------------------------------------------
     def constant(self, values: Any, dtype: torch.dtype) -> Tensor:
-        """A constant tensor; equal ones are one."""
+        """A constant tensor; equal constants are stored once."""
         made = torch.tensor(values, dtype=dtype)
         key = (dtype, tuple(made.shape), repr(values))
         if key not in self.known:
@@ -85,20 +86,20 @@ class ModelWriter:
         return self.known[key]
 
     def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
-        """A tensor of no dimensions; of a number that only the call knows, too."""
+        """A 0-dim tensor. value: a number, or a size or float that is known only at the call."""
         if isinstance(value, (Index, Real)):
             return self.to(self.op("Squeeze", self.size(value)), dtype)
         if not isinstance(value, (bool, int, float)):
-            raise Cannot(f"a number is {type(value).__name__}")
+            raise Cannot(f"an argument is a {type(value).__name__}, not a number")
         return self.constant(value, dtype)
 
     def size(self, value: Index | Real) -> Tensor:
-        """The input that is a size, or a float, known at the call: one element."""
+        """The model's input for a size or float that is known only at the call: a tensor of one element."""
         dtype = torch.float64 if isinstance(value, Real) else torch.int64
         return Tensor(self.sizes.setdefault(value, f"size{len(self.sizes)}"), dtype, (1,))
 
     def ints(self, values: Iterable[Any]) -> Tensor:
-        """A row of whole numbers, sizes among them."""
+        """A 1-dim tensor of integers, some of which may be sizes that are known only at the call."""
         values = list(values)
         if not any(isinstance(v, Index) for v in values):
             return self.constant([int(v) for v in values], torch.int64)
@@ -107,7 +108,7 @@ class ModelWriter:
 
     # ---- what many rows do -------------------------------------------------------------------------------------------
     def to(self, x: Any, dtype: torch.dtype) -> Tensor:
-        """`x`, a tensor or a number, of that dtype."""
+        """`x`, a tensor or a number, converted to a dtype."""
         if not isinstance(x, Tensor):
             return self.scalar(x, dtype)
         if x.dtype is dtype:
@@ -131,9 +132,9 @@ class ModelWriter:
 
 
 def element(dtype: torch.dtype) -> int:
-    """The number of ONNX's type of an element. Raises: Cannot."""
+    """The number of ONNX's element type for a dtype. Raises: Cannot."""
     if dtype not in ONNX:
-        raise Cannot(f"{dtype} is no type of ONNX's here")
+        raise Cannot(f"ONNX has no {dtype}")
     return ONNX[dtype]
 
 
