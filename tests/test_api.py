@@ -215,7 +215,7 @@ def test_options_from_the_environment() -> None:
     )
     assert got.debug and got.logs == ("graph", "breaks") and got.recompile_limit == 3 and got.dynamic is None
     assert str(got.cache_path).endswith("/k") and "~" not in str(got.cache_path)
-    with pytest.raises(ValueError, match="BYTEJIT_RECOMPILE_LIMIT='many' is no int"):
+    with pytest.raises(ValueError, match="BYTEJIT_RECOMPILE_LIMIT='many': it is no int"):
         Options.from_env({"BYTEJIT_RECOMPILE_LIMIT": "many"})
     with pytest.raises(ValueError, match="unknown kind of log 'grafs'"):
         Options.from_env({"BYTEJIT_LOGS": "grafs"})

@@ -103,13 +103,29 @@ def test_unknown_variables_are_warned_of_once_with_the_nearest_name():
             "2",
             "BYTEJIT_ACTIVATION_MEMORY_BUDGET='2': option activation_memory_budget is 2.0: expected",
         ),
-        ("RECOMPILE_LIMIT", "many", "BYTEJIT_RECOMPILE_LIMIT='many' is no int"),
-        ("CHECK", "maybe", "BYTEJIT_CHECK='maybe' is no bool"),
+        ("RECOMPILE_LIMIT", "many", "BYTEJIT_RECOMPILE_LIMIT='many': it is no int"),
+        ("CHECK", "maybe", "BYTEJIT_CHECK='maybe': it is no bool"),
     ],
 )
 def test_bad_values_name_the_variable(name, value, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         Options.from_env({f"BYTEJIT_{name}": value})
+
+
+def test_a_bad_value_is_one_warning_at_the_programs_line_and_the_others_hold(tmp_path):
+    (tmp_path / "program.py").write_text("import sys\nimport bytejit\nprint(bytejit.config.mode, bytejit.config.debug_dir)\n")
+    env = {**os.environ, "PYTHONPATH": os.path.abspath("src"), "BYTEJIT_MODE": "fastest", "BYTEJIT_DEBUG_DIR": "there"}
+    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, timeout=600, env=env, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "default there\n"), done.stderr
+    said = "program.py:2: RuntimeWarning: bytejit: BYTEJIT_MODE='fastest': unknown mode 'fastest'. Known: default, "
+    assert said in done.stderr and "; the default holds\n" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["bytejit", "bytejit run no.py", "bytejit explain a.py:f", "bytejit.verify"])
+def test_commands_refuse_a_bad_value_in_one_line(command):
+    env = {**os.environ, "BYTEJIT_CACHE_MB": "much"}
+    done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True, timeout=600, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "bytejit: BYTEJIT_CACHE_MB='much': it is no int\n")
 
 
 # ---- decorators ------------------------------------------------------------------------------------------------------

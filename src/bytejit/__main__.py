@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from . import __version__, verify
 from .commands import COMMANDS
-from .options import config
+from .options import Options, config
 from .patching import patch_torch_compile
 
 USAGE = """usage: python -m bytejit COMMAND ARGUMENTS...
@@ -70,6 +70,9 @@ def main(arguments: list[str]) -> int:
     if name in ("-h", "--help", "--version"):
         print(f"bytejit {__version__}" if name == "--version" else USAGE)
         return 0
+    if refused := Options.read()[1]:
+        print(f"bytejit: {refused[0]}", file=sys.stderr)
+        return 2
     if name.startswith("-"):  # of `verify`
         name, rest = "verify", arguments
     known: dict[str, Callable[[list[str]], int]] = {"verify": verify.main, "run": run, **COMMANDS}

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,15 +90,22 @@ class Options:
         Raises: ValueError (a bad value).
         """
         warn_of_unknown(environ)
-        made = cls()
+        made, refused = cls.read(environ)
+        if refused:
+            raise ValueError(refused[0])
+        return made
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> tuple[Options, list[str]]:
+        """The defaults with what fits of the environment applied, and why each other value does not fit."""
+        made, refused = cls(), []
         for name in FIELDS:
             if (text := environ.get(PREFIX + name.upper())) is not None:
-                value = _parse(name, text)
                 try:
-                    made = made.replace(**{name: value})
+                    made = made.replace(**{name: _parse(name, text)})
                 except ValueError as e:
-                    raise ValueError(f"{PREFIX}{name.upper()}={text!r}: {e}") from None
-        return made
+                    refused.append(f"{PREFIX}{name.upper()}={text!r}: {e}")
+        return made, refused
 
 
 FIELDS: dict[str, str] = {field.name: str(field.type) for field in dataclasses.fields(Options)}
@@ -142,7 +150,7 @@ def _parse(name: str, text: str) -> object:
             return None if text.lower() == "none" and kind.endswith("None") else _WORDS[text.lower()]
         return {"int": int, "float": float, "str": str}[kind](text)
     except (KeyError, ValueError):
-        raise ValueError(f"BYTEJIT_{name.upper()}={text!r} is no {kind.split()[0]}") from None
+        raise ValueError(f"it is no {kind.split()[0]}") from None
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -218,7 +226,27 @@ class Config:
         object.__setattr__(self, "_options", Options.from_env())
 
 
-config = Config(Options.from_env())
+def told_at_import() -> Options:
+    """The options of the environment; warns of what names or fits no option. A value that does not fit changes nothing.
+
+    `python -m bytejit` says itself what does not fit, and does not start.
+    """
+    warn_of_unknown(os.environ)
+    made, refused = Options.read()
+    if not _of_a_command():
+        for why in refused:
+            caches.warn_once(f"environment {why}", f"bytejit: {why}; the default holds")
+    return made
+
+
+def _of_a_command() -> bool:
+    """Whether the package is imported for `python -m bytejit`, or `-m bytejit.verify`. Until that begins, argv names no file."""
+    given = sys.orig_argv
+    module = next((b for a, b in zip(given, given[1:]) if a == "-m"), "")
+    return sys.argv[:1] == ["-m"] and module.partition(".")[0] == __name__.partition(".")[0]
+
+
+config = Config(told_at_import())
 _serials = itertools.count(1)
 
 

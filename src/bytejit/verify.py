@@ -282,12 +282,15 @@ def show(found: list[Finding]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run all checks and print the table (or JSON). Returns the exit status: 1 when something is broken."""
+    """Run all checks and print the table (or JSON). Returns the exit status: 1 when something is broken, 2 for a bad setting."""
     parser = argparse.ArgumentParser(prog="python -m bytejit.verify", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     names = [*bytejit.backends_table()]
     parser.add_argument("--backend", action="append", choices=names, metavar="NAME", help="only this backend; may be repeated")
     args = parser.parse_args(argv)
+    if refused := Options.read()[1]:
+        print(f"bytejit: {refused[0]}", file=sys.stderr)
+        return 2
     found = list(checks(args.backend))
     if args.json:
         print(json.dumps([asdict(c) for c in found], indent=1))

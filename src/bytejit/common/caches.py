@@ -16,10 +16,13 @@ WARNED     owner: kernels             size: one entry a distinct warning       c
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable
 
+PACKAGE = __name__.partition(".")[0]
 LIBRARIES: dict[str, dict[str, Callable]] = {}
 BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
@@ -45,9 +48,29 @@ def clear() -> None:
 
 
 def warn_once(key: str, message: str) -> None:
-    """A RuntimeWarning, the first time that `key` is seen."""
+    """A RuntimeWarning at the program's line, the first time that `key` is seen."""
     import warnings
 
     if key not in WARNED:
         WARNED.add(key)
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warnings.warn(message, RuntimeWarning, stacklevel=_level())
+
+
+def _level() -> int:
+    """How far above the caller the first frame outside this package is, as `warnings` counts: without those of importing."""
+    level, frame = 1, sys._getframe(1)
+    while frame is not None and _is_ours(frame):
+        level += not _imports(frame)
+        frame = frame.f_back
+    return level
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    """Whether a frame is of this package, or of what it made."""
+    name, file = frame.f_globals.get("__name__") or "", frame.f_code.co_filename
+    return name.partition(".")[0] == PACKAGE or file.startswith(f"<{PACKAGE}") or _imports(frame)
+
+
+def _imports(frame: types.FrameType) -> bool:
+    """Whether a frame is of Python's own importing."""
+    return frame.f_code.co_filename.startswith("<frozen importlib")
