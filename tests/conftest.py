@@ -20,7 +20,7 @@ for folder in (ROOT / "src", ROOT / "benchmarks", ROOT):
 # again: they are found by their content. An internal fault raises, so that no fallback hides it; every pass is checked.
 os.environ.setdefault("BYTEJIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "bytejit"))
 os.environ.setdefault("BYTEJIT_SUPPRESS_ERRORS", "0")
-os.environ.setdefault("BYTEJIT_CHECK", "1")
+os.environ.setdefault("BYTEJIT_CHECK_PASSES", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 
 import torch  # noqa: E402

@@ -61,7 +61,7 @@ def wrong_where(*needed: str):
 # ---- the accuracy mode -----------------------------------------------------------------------------------------------
 def test_the_first_operation_that_is_off_is_named(wrong_sigmoid: None) -> None:
     with torch.no_grad(), pytest.raises(bytejit.exc.IncorrectResult) as found:
-        bytejit.compile(Gated(), options={"accuracy": True})(torch.randn(4, 16))
+        bytejit.compile(Gated(), options={"check": True})(torch.randn(4, 16))
     text = str(found.value)
     assert f"first  sigmoid at tests/test_tools_accuracy.py:{LINE} in Gated.forward" in text.replace("\\", "/"), text
     assert "in Gated.forward: def forward" in text and "from float64" in text and "bytejit.minify" in text
@@ -69,7 +69,7 @@ def test_the_first_operation_that_is_off_is_named(wrong_sigmoid: None) -> None:
 
 def test_nothing_is_said_where_nothing_is_off() -> None:
     net, x = Gated(), torch.randn(4, 16)
-    assert torch.allclose(bytejit.compile(net, options={"accuracy": True}, backend="aot_eager")(x), net(x))
+    assert torch.allclose(bytejit.compile(net, options={"check": True}, backend="aot_eager")(x), net(x))
 
     def f(x):  # random numbers, a write, a comparison, a cast: float64 cannot be compared with in all of them
         x.add_(torch.rand_like(x).float())
@@ -80,7 +80,7 @@ def test_nothing_is_said_where_nothing_is_off() -> None:
     wanted = f(a)
     torch.manual_seed(0)
     b = torch.ones(5)
-    got = bytejit.compile(f, options={"accuracy": True}, backend="aot_eager")(b)
+    got = bytejit.compile(f, options={"check": True}, backend="aot_eager")(b)
     assert torch.equal(a, b) and all(map(torch.equal, got, wanted))
 
 
@@ -89,7 +89,7 @@ def test_a_fault_of_a_whole_graph_is_named_where_the_graph_is_cut() -> None:
         return x.sin().exp().cos()
 
     with pytest.raises(bytejit.exc.IncorrectResult, match="first  (exp|sin) at"):
-        bytejit.compile(f, backend=wrong_where("exp"), options={"accuracy": True})(torch.randn(4))
+        bytejit.compile(f, backend=wrong_where("exp"), options={"check": True})(torch.randn(4))
 
 
 def test_difference() -> None:

@@ -94,7 +94,7 @@ class MissingPackage(BytejitError, ImportError):
 
 
 class IncorrectResult(BytejitError, RuntimeError):
-    """`verify_correctness`, `accuracy`: the code that a backend made returned a wrong result. Raised by the first call."""
+    """`verify_correctness`, `check`: the code that a backend made returned a wrong result. Raised by the first call."""
 
     __module__ = "bytejit.exc"
 

@@ -31,7 +31,7 @@ class Options:
     """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
     debug: bool = False  # write a folder of stage files a compiled region
-    check: bool = False  # check the program after each pass, and raise where it is not legal; tests turn it on
+    check_passes: bool = False  # check the program after each pass, and raise where it is not legal; tests turn it on
     debug_dir: str = "bytejit_debug"  # where to write it; relative to the current folder
     logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen; "file=PATH": there; "json": as lines of JSON
     freeze: bool = False  # fold and prepack weights: the user promises not to write into them
@@ -43,7 +43,7 @@ class Options:
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
     raise_on_backend_error: bool = True  # what a backend raises at compile time; False: counted, the original code runs
     verify_correctness: bool = False  # compare the first call of each compiled graph with eager, and raise where they differ
-    accuracy: bool = False  # the same beside eager and float64, and name the first operation that is off
+    check: bool = False  # the same beside eager and float64, and name the first operation that is off
     dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
     mode: str = "default"  # one of MODES
     cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time

@@ -266,7 +266,7 @@ def run_backend(
         try:
             if options.verify_correctness:
                 run(verify, graph.forward, made, found.examples, name, where)
-            if options.accuracy:
+            if options.check:
                 run(check_region, graph, made, backend, found.examples, name, where)
         except IncorrectResult as e:
             raise UserError(e) from None

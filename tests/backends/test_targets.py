@@ -112,4 +112,4 @@ def test_a_pass_that_makes_an_illegal_program_is_named(null: type[Null], monkeyp
 
     monkeypatch.setattr(Null, "loop_passes", (*FUSE, Pass("lose", lose)))
     with pytest.raises(Bug, match="after the pass loops.lose: .* is never made"):
-        bytejit.compile(f, backend="null", fullgraph=True, options={"check": True})(torch.randn(4, 8))
+        bytejit.compile(f, backend="null", fullgraph=True, options={"check_passes": True})(torch.randn(4, 8))

@@ -60,7 +60,7 @@ class Compiled:
 
     def __post_init__(self) -> None:
         self.texts = self.options.debug or info_of(self.gm).texts
-        self.journal = Journal(self.options.debug, self.options.debug or self.options.check)
+        self.journal = Journal(self.options.debug, self.options.debug or self.options.check_passes)
 
     # ---- parts ------------------------------------------------------------------------------------------------------
     def build(self, aten: Aten) -> Callable:

@@ -1,4 +1,4 @@
-"""The option `accuracy`: each compiled graph runs once beside eager and float64; the first operation that is off is named.
+"""The option `check`: each compiled graph runs once beside eager and float64; the first operation that is off is named.
 
 The graph runs on copies of the inputs at hand. Where an output is off, the graph is compiled again with all values as outputs:
 the first one that is off is the operation's. A fault that shows only as the graph is, is looked for by halving the graph.
