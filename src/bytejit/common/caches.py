@@ -58,7 +58,8 @@ def warn_once(key: str, message: str) -> None:
 
 def _level() -> int:
     """How far above the caller the first frame outside this package is, as `warnings` counts: without those of importing."""
-    level, frame = 1, sys._getframe(1)
+    level = 1
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame):
         level += not _imports(frame)
         frame = frame.f_back
