@@ -53,8 +53,9 @@ class Compiler:
     def flags(self) -> tuple[str, ...]:
         """Flags of every unit.
 
-        -fno-math-errno and -fno-trapping-math change no result (torch reads neither errno nor the exception flags)
-        and let sqrt, rint and selects become vector instructions. Contraction is off: a*b+c rounds twice as in
+        -fno-math-errno and -fno-trapping-math let sqrt, rint and selects become vector instructions (torch reads neither
+        errno nor the exception flags). The one result that they would change is a float made whole and a float again:
+        see `hidden_zero` in prelude/base.h. Contraction is off: a*b+c rounds twice as in
         eager, and the prelude says fma where it wants one. No -ffast-math: nan, infinities and signed zeros mean
         what they mean in torch.
         """

@@ -126,6 +126,10 @@ template <class T> BJ T wide(T x) { return x; }
 BJ b8 operator!=(bf16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 BJ b8 operator!=(f16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 
+// A zero that the compiler cannot know. GCC makes trunc(x) of (f32)(i64)x under -fno-trapping-math, which gives -0.0 for -0.5
+// and what is out of range as it is: with the zero mixed in, the integer is computed.
+static i64 hidden_zero = 0;
+static __attribute__((used)) void set_hidden_zero(i64 x) { hidden_zero = x; }
 // to<T>(x): x.to(dtype). Out of range floats give what torch's own casts give on this CPU (the conversion instruction's result).
 template <class To, class From> struct Cast {
     static inline __attribute__((always_inline)) To of(From x) { return (To)x; }
@@ -139,6 +143,9 @@ template <class From> struct Cast<bf16, From> {
 template <class From> struct Cast<f16, From> {
     static inline __attribute__((always_inline)) f16 of(From x) { return to_f16((f32)x); }
 };
+#define BJ_WHOLE(T, F) \
+    template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return (T)x ^ (T)hidden_zero; } };
+BJ_WHOLE(i32, f32) BJ_WHOLE(i64, f32) BJ_WHOLE(i32, f64) BJ_WHOLE(i64, f64)
 template <class To> BJ To small_int(f32 x) { return (To)(i32)x; }
 template <class To> BJ To small_int(f64 x) { return (To)(i32)x; }
 #define BJ_SMALL(T, F) \
