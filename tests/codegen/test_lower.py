@@ -223,6 +223,18 @@ def test_views_and_copies(number: int, layout: str) -> None:
     same(VIEWS[number], x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.bool])
+@pytest.mark.parametrize("number", range(len(VIEWS)))
+def test_views_and_copies_of_other_dtypes(number: int, dtype: torch.dtype) -> None:
+    """What is only moved is right in each width: 16 bits are computed in no operation."""
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(number)).to(dtype)
+    try:
+        VIEWS[number](x)
+    except RuntimeError:
+        pytest.skip("eager refuses this dtype")
+    same(VIEWS[number], x)
+
+
 REDUCTIONS = [
     lambda x: x.sum(),
     lambda x: x.sum(1),

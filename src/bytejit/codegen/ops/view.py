@@ -270,13 +270,13 @@ def rolled_at(ctx: Lowering, x: Value, c: tuple, dim: int, shift: ix.Index) -> E
     here = within(ctx, first, 0, size)
     if here is None:
         return ctx.load(x, (*c[:dim], first, *c[dim + 1 :]))
-    there = ctx.op("logical_not", here)
+    there, work = ctx.op("logical_not", here), acc_dtype(x.dtype)
     return ctx.op(
         "select",
         here,
-        ctx.load(x, (*c[:dim], first, *c[dim + 1 :]), here),
-        ctx.load(x, (*c[:dim], ix.index(first + size), *c[dim + 1 :]), there),
-        dtype=x.dtype,
+        ctx.read(x, (*c[:dim], first, *c[dim + 1 :]), work, here),
+        ctx.read(x, (*c[:dim], ix.index(first + size), *c[dim + 1 :]), work, there),
+        dtype=work,
     )
 
 
