@@ -3,12 +3,14 @@
 import itertools
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import bytejit
 from bytejit.common.spec import Spec
 from bytejit.fake.sized import SIZED
 from bytejit.fake.tensor import DataDependent, Fake, FakeMode, NoFake, fake_like, fake_of_spec, infer, spec_of
@@ -380,6 +382,34 @@ def test_out_and_resize():
     y.t_()
     assert y.shape == (3, 2) and y.stride() == (1, 3) and spec_of(y).shape == (3, 2)
     assert (y + 1).stride() == (1, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_out_of_another_size_with_symbols(dtype: torch.dtype) -> None:
+    """An out= that eager resizes has the new shape, also where its own sizes are symbols: what is computed from it follows"""
+
+    def program(x, y):
+        out = y + 1
+        result = torch.sinh(x, out=out)
+        return result.shape, out.numel(), y.flatten() * result.flatten()[: y.numel()], result
+
+    compiled = bytejit.compile(program, backend="eager", dynamic=True)
+    for n in (20, 7, 30):
+        x, y = torch.randn(n, 20).to(dtype), torch.randn(10, 5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            want, got = program(x, y), compiled(x, y)
+        assert want[:2] == got[:2]
+        torch.testing.assert_close(want[2:], got[2:])
+
+
+@pytest.mark.parametrize("grad", [torch.bool, torch.int64, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("mask", [torch.bool, torch.uint8, torch.float32], ids=str)
+def test_dtype_of_dropouts_gradient(grad: torch.dtype, mask: torch.dtype) -> None:
+    args = torch.ones(3, 4).to(grad), torch.ones(3, 4).to(mask)
+    with FakeMode():
+        got = torch.ops.aten.native_dropout_backward(*map(fake_like, args), 2.0)
+    assert got.dtype == torch.ops.aten.native_dropout_backward(*args, 2.0).dtype
 
 
 def test_infer_takes_an_op():

@@ -94,6 +94,8 @@ def reshape_in_place(fake: torch.Tensor, shape: tuple, stride: tuple, offset: in
     m.store.nbytes = max(m.store.nbytes, (last + 1) * m.dtype.itemsize)
     with torch._C._DisableTorchDispatch():
         if fake.untyped_storage().nbytes() < m.store.nbytes:
+            if any(isinstance(n, torch.SymInt) for n in (*m.shape, *m.stride, m.offset)):
+                raise NoFake("resize_", "a tensor whose sizes are symbols gets more memory")
             torch.ops.aten.resize_(fake, [m.store.nbytes // m.dtype.itemsize])
         torch.ops.aten.as_strided_(fake, shape, stride, offset)
     fake.m = Meta(shape, stride, offset, m.dtype, m.device, m.store)

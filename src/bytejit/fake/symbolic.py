@@ -15,7 +15,7 @@ from torch._library import simple_registry
 from bytejit.fake.rules.core import Meta, numel
 
 from .errors import DataDependent, NoFake
-from .meta_inference import Ways, through_kernel
+from .meta_inference import Ways, reshape_in_place, through_kernel
 
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
 
@@ -37,7 +37,9 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
         if _all_fake(result, ways.kind):
             return result
     known = ConstantArguments(ways)
-    return known.back(through_kernel(func, known(args), known(kwargs), ways))
+    result = through_kernel(func, known(args), known(kwargs), ways)
+    known.reshape_written()
+    return known.back(result)
 
 
 def own_lists(x: Any) -> Any:
@@ -103,6 +105,9 @@ class ConstantArguments:
         if type(x) is self.ways.kind:
             m = x.m
             if any(isinstance(n, torch.SymInt) for n in (*m.shape, *m.stride, m.offset)):
+                for mine, constant in self.replaced:
+                    if mine is x:
+                        return constant
                 constant = self.ways.make(Meta(ints(m.shape), ints(m.stride), int(m.offset), m.dtype, m.device, m.store))
                 self.replaced.append((x, constant))
                 return constant
@@ -112,6 +117,13 @@ class ConstantArguments:
             return {k: self(v) for k, v in x.items()}
         kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(type(x))
         return kind(x) if kind is not None else x
+
+    def reshape_written(self) -> None:
+        """Give the arguments the shape that an in-place or out= op gave the constants in their place."""
+        for mine, constant in self.replaced:
+            new = constant.m
+            if new.shape != ints(mine.m.shape) or new.stride != ints(mine.m.stride) or new.offset != int(mine.m.offset):
+                reshape_in_place(mine, new.shape, new.stride, new.offset)
 
     def back(self, result: Any) -> Any:
         """The result with the op's own arguments where it returned the constants for them."""

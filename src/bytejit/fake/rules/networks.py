@@ -207,10 +207,13 @@ def _native_dropout(x: HasMeta, p: float, train: bool | None) -> tuple:
 
 @row("native_dropout_backward")
 def _native_dropout_backward(grad: Operand, mask: Operand, scale: Operand) -> Meta:
-    """On the CPU a product like any other."""
+    """On the CPU a product like any other, with the scale as a float."""
     if grad.m.device.type != "cpu":
         raise NeedsMeta
-    return ROWS["aten::mul.Tensor"](grad, mask)
+    m = ROWS["aten::mul.Tensor"](grad, mask)
+    if m.dtype.is_floating_point or m.dtype.is_complex:
+        return m
+    return new(m.shape, m.stride, torch.get_default_dtype(), m.device)
 
 
 @row("_transformer_encoder_layer_fwd")
