@@ -115,7 +115,8 @@ def with_accelerate(compiled):
     return [p.detach() for p in run.unwrap_model(model).parameters()]
 
 
-def with_lightning(compiled, whole=False):
+def lightning_module():
+    """A class of modules that log values under six names, in training and validation."""
     if importlib.util.find_spec("torchvision"):
         torchvision()
     name = "lightning" if importlib.util.find_spec("lightning") else "pytorch_lightning"
@@ -124,21 +125,35 @@ def with_lightning(compiled, whole=False):
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = torch.compile(net(), backend="eager") if compiled and not whole else net()
+            self.net = net()
 
         def training_step(self, batch, i):
             loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
             self.log("loss", loss)
+            self.log("rate", 0.1, on_epoch=True)
             return loss
+
+        def validation_step(self, batch, i):
+            loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+            self.log("val_loss", loss, prog_bar=True)
+            self.log_dict({"twice": loss * 2, "thrice": loss * 3, "index": i})
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
+    return lightning, Module()
+
+
+def with_lightning(compiled, whole=False):
+    lightning, module = lightning_module()
+    if compiled and not whole:
+        module.net = torch.compile(module.net, backend="eager")
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    module = Module()
     given = torch.compile(module, backend="eager") if compiled and whole else module
-    lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(given, batches())
-    return [p.detach() for p in module.parameters()]
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", **quiet)
+    trainer.fit(given, batches(), batches())
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return [p.detach() for p in module.parameters()], logged
 
 
 def with_a_lightning_module(compiled):
@@ -154,6 +169,7 @@ def test_training_loops(train):
         made = train(True)
     torch.testing.assert_close(made, want)
     assert bytejit.counters["graphs"]["eager"] > before
+    assert not bytejit.counters.total("fallbacks")
 
 
 def test_accelerates_settings_reach_the_compiler():

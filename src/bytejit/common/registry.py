@@ -219,7 +219,8 @@ _COLLECTIVES = """
     monitored_barrier recv recv_object_list reduce reduce_scatter reduce_scatter_single reduce_scatter_tensor scatter
     scatter_object_list send send_object_list
 """.split()
-# modules and what in them is never traced: code that reads lengths from a tensor, which differ each batch; logging; filters of
+# modules and what in them is never traced: code that reads lengths from a tensor, which differ each batch; logging, of
+# numbers too, which differ by name and by stage; filters of
 # warnings, which would apply to operations that the graph runs later; code that prepares gradients for
 # other processes, and meets them
 AS_THEY_ARE = (
@@ -228,6 +229,7 @@ AS_THEY_ARE = (
         frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpack_sequence"}),
     ),
     (special_cases.LOGGING, frozenset({"Logger._log"})),
+    (special_cases.LIGHTNING, frozenset({"LightningModule.log", "LightningModule.log_dict"})),
     (
         special_cases.DISTRIBUTED,
         frozenset({"DistributedDataParallel._pre_forward", "DistributedDataParallel._post_forward"}),
