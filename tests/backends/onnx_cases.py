@@ -167,7 +167,8 @@ def reductions() -> list[Case]:
     found += [case(getattr(aten, name).default, x, d) for name in ("argmax", "argmin") for x in (MORE,) for d in (None, 1)]
     for name in ("any", "all"):
         op = getattr(aten, name)
-        found += [case(op.default, BOOLS), case(op.dim, INTS, 1), case(op.dim, SPECIAL, 1, True), case(op.dims, BOOLS, [0, 1])]
+        found += [case(op.default, BOOLS), case(op.dim, INTS, 1), case(op.dim, SPECIAL, 1, True)]
+        found += [case(op.dims, BOOLS, dims) for dims in ([0, 1], [])]
     for name in ("var", "std", "var_mean"):
         op = getattr(aten, name).correction
         found += [case(op, X), case(op, CUBE, [1, 2], correction=0, keepdim=True), case(op, CUBE, [-1], correction=1)]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.index import Index
+from bytejit.common.reduction_ops import REDUCTIONS, ReductionOp
 from bytejit.common.spec import Spec, reduced_dims
 
 from .pointwise import either, numeric
@@ -104,16 +105,16 @@ row(aten.argmax.default, dtypes=frozenset({torch.int64, torch.int32}))(_position
 row(aten.argmin.default, dtypes=frozenset({torch.int64, torch.int32}))(_position("ArgMin"))
 
 
-def _truth(kind: str) -> Callable:
+def _truth(kind: str, op: ReductionOp) -> Callable:
     def write(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         held = w.to(w.to(x, torch.bool), torch.int32)
-        return w.to(reduced(w, kind, held, axes_of(x, dim), keepdim), torch.bool)
+        return w.to(reduced(w, kind, held, list(op.dims(dim, len(x.shape))), keepdim), torch.bool)
 
     return write
 
 
-row(aten.any.default, aten.any.dim, aten.any.dims)(_truth("ReduceMax"))
-row(aten.all.default, aten.all.dim, aten.all.dims)(_truth("ReduceMin"))
+row(aten.any.default, aten.any.dim, aten.any.dims)(_truth("ReduceMax", REDUCTIONS["any"]))
+row(aten.all.default, aten.all.dim, aten.all.dims)(_truth("ReduceMin", REDUCTIONS["all"]))
 
 
 # ---- spread --------------------------------------------------------------------------------------------------------

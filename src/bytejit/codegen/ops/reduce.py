@@ -17,6 +17,7 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, acc_dtype, torch_dtype
+from bytejit.common.reduction_ops import REDUCTIONS
 from bytejit.common.spec import contiguous_stride, reduced_dims, wrap_dim
 
 from .composite import F
@@ -25,8 +26,9 @@ from .view import both
 
 
 def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
-    """Declares a row of kind reduce whose lower function is decorated."""
-    return lowers("reduce", name, overloads, **fields)
+    """Declares a row of kind reduce whose lower function is decorated. Without overloads they are those of
+    `common/reduction_ops.py`."""
+    return lowers("reduce", name, overloads or REDUCTIONS[name].overloads, **fields)
 
 
 def kept(coords: tuple, dims: tuple[int, ...], keepdim: bool) -> tuple:
@@ -54,32 +56,32 @@ def restore(
     return ctx.map(lambda c: fn(F(ctx, ctx.read(r, kept(c, dims, keepdim)))).e, i)
 
 
-def _simple(name: str, kind: str, *overloads: str, ref: Any, b8: bool = False) -> None:
+def _simple(name: str, ref: Any, b8: bool = False) -> None:
     """A row of a plain reduction over dims. b8: any, all."""
 
-    @row(name, *overloads, ref=ref)
+    @row(name, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-        dims = reduced_dims(dims, len(x.shape))
+        dims = REDUCTIONS[name].dims(dims, len(x.shape))
         out = ir_dtype(ctx.spec())
-        if kind in ("amax", "amin") and count(x, dims) == 0:
+        if not REDUCTIONS[name].empty and count(x, dims) == 0:
             raise NoRule("the greatest of nothing: eager refuses it")
         acc = "b8" if b8 else acc_dtype(out)
         if b8:
-            r = ctx.reduce(x, dims, kind, lambda c: ctx.read(x, c, "b8"), acc)
+            r = ctx.reduce(x, dims, name, lambda c: ctx.read(x, c, "b8"), acc)
         else:
-            r = ctx.reduce(x, dims, kind, None, acc)
+            r = ctx.reduce(x, dims, name, None, acc)
         return restore(ctx, r, dims, keepdim)
 
 
-_simple("sum", "sum", "sum", "sum.dim_IntList", ref=torch.sum)
-_simple("prod", "prod", "prod", "prod.dim_int", ref=torch.prod)
-_simple("amax", "amax", "amax", "max", ref=torch.amax)
-_simple("amin", "amin", "amin", "min", ref=torch.amin)
-_simple("any", "any", "any", "any.dim", "any.dims", ref=torch.any, b8=True)
-_simple("all", "all", "all", "all.dim", "all.dims", ref=torch.all, b8=True)
+_simple("sum", torch.sum)
+_simple("prod", torch.prod)
+_simple("amax", torch.amax)
+_simple("amin", torch.amin)
+_simple("any", torch.any, b8=True)
+_simple("all", torch.all, b8=True)
 
 
-@row("mean", "mean", "mean.dim", ref=torch.mean)
+@row("mean", ref=torch.mean)
 def mean(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     dims = reduced_dims(dims, len(x.shape))
     r = ctx.reduce(x, dims, "sum", None, acc_dtype(ir_dtype(ctx.spec())))
@@ -101,8 +103,8 @@ def best(ctx: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> Value:
     return ctx.reduce(x, dims, kind, element, "i64")
 
 
-def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
-    @row(name, overload)
+def _extreme(name: str, kind: str, arg: str) -> None:
+    @row(name)
     def lower(ctx: Lowering, x: Value, dim: int, keepdim: bool = False) -> tuple:
         d = reduced_dims(dim, len(x.shape))
         if not x.shape:
@@ -119,16 +121,16 @@ def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
         values = ctx.map(found, 0) if ctx.used(0) else None
         return values, restore(ctx, at, d, keepdim, i=1)
 
-    @row(arg, arg)
+    @row(arg)
     def lower_arg(ctx: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        if not x.shape:
-            raise NoRule("of a 0-dim tensor")
+        if not x.shape or x.dtype == "b8":
+            raise NoRule("of a 0-dim tensor, or of bools, which eager refuses")
         d = reduced_dims(dim, len(x.shape))
         return restore(ctx, best(ctx, x, d, arg), d, keepdim)
 
 
-_extreme("max_dim", "amax", "argmax", "max.dim")
-_extreme("min_dim", "amin", "argmin", "min.dim")
+_extreme("max_dim", "amax", "argmax")
+_extreme("min_dim", "amin", "argmin")
 
 
 # ---- moments
@@ -158,8 +160,10 @@ def before_last(ctx: Lowering, x: Value, dims: tuple[int, ...]) -> Value:
     return ctx.reduce(x, dims, "sum", term, acc)
 
 
-def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: bool = False, ref: Any = None) -> None:
-    @row(name, *overloads, ref=ref)
+def _variance(name: str, finish: Callable[[F], F], ref: Any = None) -> None:
+    with_mean = len(REDUCTIONS[name].results) > 1
+
+    @row(name, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
         dims = reduced_dims(dims, len(x.shape))
         correction, n = 1 if correction is None else correction, count(x, dims)
@@ -191,10 +195,10 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
         return var, ctx.map(mean, 1)
 
 
-_variance("var", lambda v: v, "var.correction", ref=torch.var)
-_variance("std", lambda v: v.do("sqrt"), "std.correction", ref=torch.std)
-_variance("var_mean", lambda v: v, "var_mean.correction", with_mean=True)
-_variance("std_mean", lambda v: v.do("sqrt"), "std_mean.correction", with_mean=True)
+_variance("var", lambda v: v, torch.var)
+_variance("std", lambda v: v.do("sqrt"), torch.std)
+_variance("var_mean", lambda v: v)
+_variance("std_mean", lambda v: v.do("sqrt"))
 
 
 def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
@@ -347,8 +351,8 @@ def scanned(ctx: Lowering, shape: tuple, d: int) -> tuple[tuple[Axis, ...], Axis
     return outer, axis, (*coords[:d], ix.var(axis.name), *coords[d + 1 :])
 
 
-def _scan(name: str, kind: str, overload: str) -> None:
-    @row(name, overload)
+def _scan(name: str, kind: str) -> None:
+    @row(name)
     def lower(ctx: Lowering, x: Value, dim: int, *, dtype: Any = None) -> Value:
         out = ctx.spec()
         acc, d = acc_dtype(ir_dtype(out)), wrap_dim(dim, len(x.shape))
@@ -364,6 +368,6 @@ def _scan(name: str, kind: str, overload: str) -> None:
         return Value(b.name, out.shape, b.dtype)
 
 
-_scan("cumsum", "sum", "cumsum")
-_scan("cumprod", "prod", "cumprod")
-_scan("logcumsumexp", "logsum", "logcumsumexp")
+_scan("cumsum", "sum")
+_scan("cumprod", "prod")
+_scan("logcumsumexp", "logsum")

@@ -13,7 +13,7 @@ from .reduce import row, scanned
 
 
 def _best_so_far(name: str, kind: str) -> None:
-    @row(name, name)
+    @row(name)
     def lower(ctx: Lowering, x: Value, dim: int) -> tuple[Value, Value]:
         """One nest, two running results: the element, then the greatest place at which one equalled it. nan is best; of equal
         ones, and of several nan, the last counts."""

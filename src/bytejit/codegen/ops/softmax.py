@@ -36,7 +36,7 @@ def quotients(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple
     return most, lambda c: F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, kept(c, dims, True)))
 
 
-@row("softmax", "_softmax", "softmax.int", ref=torch.softmax)
+@row("softmax", ref=torch.softmax)
 def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
     if not x.shape:
@@ -45,7 +45,7 @@ def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     return ctx.map(lambda c: quotient(c).e)
 
 
-@row("safe_softmax", "_safe_softmax")
+@row("safe_softmax")
 def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     """Softmax; 0 in a row that is -inf everywhere, as in an attention whose mask leaves no key."""
     dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(x.dtype)
@@ -55,7 +55,7 @@ def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     return ctx.map(lambda c: F(ctx, ctx.read(most, kept(c, dims, True))).do("eq", -math.inf).pick(0.0, quotient(c)).e)
 
 
-@row("log_softmax", "_log_softmax", "log_softmax.int", ref=torch.log_softmax)
+@row("log_softmax", ref=torch.log_softmax)
 def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
     if not x.shape:
@@ -71,7 +71,7 @@ def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     return ctx.map(at)
 
 
-@row("logsumexp", "logsumexp", ref=torch.logsumexp)
+@row("logsumexp", ref=torch.logsumexp)
 def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Value:
     dims, acc = reduced_dims(dims, len(x.shape)), acc_dtype(ir_dtype(ctx.spec()))
     most = ctx.reduce(x, dims, "amax", None, acc)
