@@ -1,4 +1,4 @@
-"""Plan and Triton source -> the Python function that runs them on a GPU. As `emit_call`, with these differences:
+"""Plan and Triton source -> the Python function that runs them on a GPU. It is as `emit_call`'s, with these differences:
 
     def call(p0, p1):
         if device() != 0: return elsewhere(0, call, p0, p1)
@@ -7,11 +7,11 @@
         if run0(stream, p0.data_ptr(), p1.data_ptr(), o0.data_ptr()): slow0(stream, ...)
         return (o0,)
 
-Launches between two library calls are one run. The arena comes from torch's allocator; a small one is kept between calls,
-for each stream apart: work on one stream runs in order, so the next call there may overwrite it. Not so within a CUDA graph
-that the program records: its memory must be that graph's own, which lives as long as it does. A tensor may be freed as
-soon as its last reader is launched, for the same reason. What a kernel found wrong is read from the fault word, which
-lies in the host's memory, at the next call.
+Launches between two library calls are one run. The arena comes from torch's allocator. A small one is kept between calls, one
+for each stream: work on one stream runs in order, so that the next call on it may overwrite the arena. For the same reason a
+tensor may be freed as soon as its last reader is launched. While the program records a CUDA graph, the arena is allocated in
+that graph's memory, which lives as long as the graph. An error that a kernel finds is written to the fault word, which lies in
+the host's memory, and is raised at the next call.
 
 `rows_of` joins the launches between two library calls to a `LaunchRow`; `kernels/build_triton.py` compiles and loads them;
 `kernels/cuda_launch.py` launches a row from a table; `kernels/interpret.py` runs rows in Triton's interpreter (option
@@ -42,13 +42,13 @@ from bytejit.errors import DeviceFault
 from .source import Arg, Launch, TritonSource
 
 ALIGN = 256
-KEPT = 64 << 20  # bytes: an arena up to this size is kept between calls
+KEPT = 64 << 20  # bytes: an arena of at most this size is kept between calls
 
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """The launches between two library calls. args: what its call passes, in order: ("stream", ""), then as `CppSource`'s
-    runs, ("fault", ""), ("scratch", offset), ("value", index). added: byte offset of buffers and scratch in the arena."""
+    """The launches between two library calls. args: what a call passes, in order: ("stream", ""), then as in the runs of
+    `CppSource`, ("fault", ""), ("scratch", offset), ("value", index). added: byte offsets of buffers and scratch in the arena."""
 
     steps: tuple[int, ...]
     launches: tuple[Launch, ...]
@@ -103,7 +103,7 @@ def scratch_base(plan: Plan) -> int:
 
 
 class Fault:
-    """A word that kernels set when an index is out of range, in memory that the host reads without waiting for the device."""
+    """A word that kernels set when an index is out of range. The host reads it without waiting for the device."""
 
     def __init__(self, pinned: bool) -> None:
         self.tensor = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
@@ -111,7 +111,7 @@ class Fault:
         self.word = ctypes.c_int32.from_address(self.address)
 
     def report(self) -> None:
-        """Clear the word and raise what it says. Raises: DeviceFault."""
+        """Clear the word and raise its error. Raises: DeviceFault."""
         code, self.word.value = self.word.value, 0
         _, text = FAULTS[1 if code & 1 else 2]
         raise DeviceFault(f"{text} (in an earlier call of this graph on the GPU: what that call returned is wrong)")
@@ -211,7 +211,7 @@ class CudaPrinter(CallPrinter):
             blocks = [*blocks, ("scratch", self.size(self.scratch))]
         lying = [v for v in self.views if v.buffer in self.plan.offsets]
         views = {v: self.views[v] for v in lying if fixed(v)}
-        if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):  # of nothing, too
+        if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):  # one of 0 bytes too
             size = max(size, ALIGN)
             rows = [
                 (self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape, v.stride)
@@ -245,11 +245,11 @@ class CudaPrinter(CallPrinter):
                 self.head.append(f"{name} = {self.symbolic_view(v)}")
 
     def symbolic_view(self, v: View) -> str:
-        """A window of a slot, or one of symbolic size in the arena, made in each call."""
+        """A view of a slot, or one of symbolic size in the arena, which is made in each call."""
         dtype = self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
         width = _dtype(self.plan, v).itemsize
         slot = self.plan.slots.get(v.buffer)
-        if slot is None and v.buffer not in self.plan.offsets:  # no elements, no place
+        if slot is None and v.buffer not in self.plan.offsets:  # without elements it has no offset
             nothing, device = self.bind("nothing", torch.empty_strided), self.bind("own_device", self.device)
             return f"{nothing}({self.dims(v.shape)}, {self.dims(v.stride)}, dtype={dtype}, device={device})"
         block = "m_arena" if slot is None else f"m_slot{slot}"
@@ -262,7 +262,7 @@ class CudaPrinter(CallPrinter):
         return bool(self.plan.slot_bytes or self.scratch) or super().needs_memory()
 
     def opening(self) -> list[str]:
-        """The first lines: the graph's device is the current one, the stream, faults of earlier calls."""
+        """The first lines: make the graph's device the current one, get the stream, raise faults of earlier calls."""
         lines = []
         if self.device.type == "cuda":
             index = self.device.index
@@ -278,7 +278,7 @@ class CudaPrinter(CallPrinter):
         return lines
 
     def closing(self) -> list[str]:
-        """The last lines: raise a fault that is known by then."""
+        """The last lines: raise a fault that a kernel has reported already."""
         return ["if word.value: fault.report()"] if "fault" in self.names else []
 
 

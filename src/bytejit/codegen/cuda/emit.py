@@ -1,11 +1,11 @@
-"""Plan -> Triton: one Python module a graph, and how each of its kernels is launched.
+"""Plan -> Triton: a Python module for each graph, and how each of its kernels is launched.
 
     source = emit_triton(schedule_cuda(fuse(loops), target))
     source.text        the module: imports, @triton.jit kernels
-    source.launches    one a kernel call (several for a kernel that is split), in order
+    source.launches    one for each kernel call (several for a kernel that is split), in order
 
-Kernels that differ in buffers only are one function. The user's line stands beside a statement; it takes no part in
-telling kernels apart. Nothing here imports triton.
+Kernels that differ only in their buffers are one function. The user's line is a comment beside each statement; kernels that
+differ only in comments are equal. Nothing here imports triton.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ WAIT = "bj_after_previous"
 
 
 def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) -> TritonSource:
-    """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text. early: its kernels may
-    begin before the one in front of them has ended, and wait for it themselves (sm_90 and up)."""
+    """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text. early: a kernel may
+    begin before the one in front of it on the stream has ended, and waits for it itself (sm_90 and up)."""
     rows = rows or op_table()
     module = KernelModule(f"    {WAIT}()\n" if early else "")
     printed: list[list[TritonFunction]] = []
@@ -88,7 +88,7 @@ class KernelModule:
 
 
 def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launches.LaunchPart | None:
-    """The part of a joined launch that a step's functions would be; None where they stay alone."""
+    """What a step would be as a part of a joined launch; None where it stays a launch of its own."""
     if len(functions) != 1:
         return None
     (f,) = functions
@@ -97,7 +97,7 @@ def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launche
 
 
 def signature(f: TritonFunction) -> str:
-    """A function's parameters as text; the types of pointers stand in it, so that equal texts are equal kernels."""
+    """A function's parameters as text, with the types of pointers: kernels of equal text are equal."""
     params = [f'{name}: "{arg.type}"' for name, arg in f.params.items()]
     return ", ".join([*params, *(f"{name}: tl.constexpr" for name, _ in f.configs[0].constants)])
 

@@ -20,7 +20,7 @@ def tl_type(dtype: str) -> str:
 
 
 def number(value: Any, dtype: str) -> str:
-    """A Python number as Triton reads it. A f32 is rounded here, once, as torch rounds a Python number."""
+    """The text of a Python number in Triton. An f32 is rounded here, once, as torch rounds a Python number."""
     if dtype == "b8":
         return "True" if value else "False"
     if dtype not in FLOATS:
@@ -34,7 +34,7 @@ def number(value: Any, dtype: str) -> str:
 
 
 def constant(value: Any, dtype: str, shape: str = "()") -> str:
-    """A constant with its type (a bare number would take the type of what stands beside it)."""
+    """A constant with its dtype: a bare number would take the dtype of the other operand."""
     work = acc_dtype(dtype)
     if work in ("f32", "f64") and value == 0 and math.copysign(1, value) < 0:  # tl.full(-0.0) is +0.0
         bits, whole = (31, "tl.int32") if work == "f32" else (63, "tl.int64")
@@ -52,19 +52,19 @@ class IndexText(IndexPrinter):
         low, _ = ix.bounds(x, self.sizes)
         if low >= 0:
             return f"(({self(x)}) {'//' if div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
-        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"  # the functions ask for a dtype
+        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"  # bj_floordiv and bj_mod need an operand with a dtype
         return f"{'bj_floordiv' if div else 'bj_remainder'}({text}, {self(d)})"
 
 
 def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
-    """An op's row, filled in."""
+    """The text of an op: its row's Triton text with the operands."""
     first = e.args[0].dtype if e.args else e.dtype
     return common.row_text(e, rows, "triton").format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------
 def combine(r: Reduce, a: str, b: str) -> str:
-    """Two partial results as one; not for argmax, argmin."""
+    """The text that combines two partial results; not for argmax, argmin."""
     b8 = r.dtype == "b8"
     return {
         "sum": f"{a} | {b}" if b8 else f"{a} + {b}",
@@ -78,7 +78,7 @@ def combine(r: Reduce, a: str, b: str) -> str:
 
 
 def fold(r: Reduce, tile: str, axis: int) -> str:
-    """A tile's partial results as one a row; not for argmax, argmin."""
+    """The text that combines a tile's partial results to one for each row; not for argmax, argmin."""
     kind = r.kind
     if r.dtype == "b8":
         kind = {"sum": "any", "prod": "all", "amax": "any", "amin": "all"}.get(kind, kind)
@@ -86,7 +86,7 @@ def fold(r: Reduce, tile: str, axis: int) -> str:
 
 
 def scan(r: Reduce, tile: str, axis: int) -> str:
-    """The running results of a tile."""
+    """The text of a tile's running results."""
     return wrapped(r, f"bj_cum{r.kind}({tile}, {axis})")
 
 

@@ -27,7 +27,8 @@ class PyText(Text):
 @dataclass
 class TritonFunction:
     """One Triton function being written. params: its arguments (name in the function -> Arg); names: values computed so far, by
-    (expression, inner axes or None); refs: results of reductions, likewise; laid: variables of the inner axes so far."""
+    (expression, inner axes or None); refs: results of reductions, likewise; laid: variables of the inner axes that are defined
+    so far."""
 
     text: PyText = field(default_factory=PyText)
     params: dict[str, Arg] = field(default_factory=dict)

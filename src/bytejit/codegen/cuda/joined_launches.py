@@ -7,7 +7,7 @@
         elif pid < 384:
             k5_part(pid - 128, p0, p2, X=4, R=2048)
 
-`loops/passes/side_by_side.py` moves them next to each other. None may touch memory that another one writes.
+`loops/passes/side_by_side.py` moves them next to each other. No part may read or write memory that another part writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bytejit.codegen.loops.plan import Call, Plan
 
 from .source import Arg, Launch, LaunchConfig
 
-PARAMS = 64  # of a kernel
+PARAMS = 64  # at most so many parameters has a joined kernel
 PID = "    pid = tl.program_id(0)"
 
 
@@ -39,7 +39,7 @@ class LaunchPart:
     overlap: Overlap
 
     def apart(self, other: LaunchPart) -> bool:
-        """Whether neither writes what the other touches."""
+        """Whether neither writes memory that the other reads or writes."""
         written = [(a, b) for a in self.writes for b in (*other.reads, *other.writes)]
         return not any(self.overlap(a, b) for a, b in (*written, *((a, b) for a in other.writes for b in self.reads)))
 
@@ -57,7 +57,7 @@ def part_of(plan: Plan, launch: Launch, params: tuple[str, ...], body: str) -> L
 
 
 def groups(parts: list[LaunchPart | None], segments: list[list[int]]) -> Iterator[list[LaunchPart]]:
-    """Rows of two or more parts that follow one another and may be one launch. parts: by step."""
+    """Sequences of two or more consecutive parts that can be one launch. parts: for each step."""
     for steps in segments:
         row: list[LaunchPart] = []
         for part in (parts[i] for i in steps):
@@ -72,7 +72,7 @@ def groups(parts: list[LaunchPart | None], segments: list[list[int]]) -> Iterato
 
 
 def fits(row: list[LaunchPart], part: LaunchPart) -> bool:
-    """Whether one more part may join a row."""
+    """Whether one more part may join a sequence of parts."""
     args = {a for p in (*row, part) for a in p.launch.args}
     return len(row) < MOST and len(args) <= PARAMS and all(part.apart(p) for p in row)
 

@@ -1,11 +1,11 @@
-"""One scheduled kernel as Triton functions: one a kernel, several for one that is split.
+"""One scheduled kernel as Triton functions: one function, or several for a kernel that is split.
 
-Values have the dims of what they depend on: a value that only depends on the row is [X, 1], one of the inner point alone
-[1, R], of both [X, R]; a mask guards only the dims that a load depends on, and only where sizes do not divide.
+A value has the dims that it depends on: a value that depends on the row only is [X, 1], on the inner point only [1, R], on both
+[X, R]. A load is masked along the dims that it depends on, and only where the block does not divide the size.
 
     points    x[X] = program * X + lane
     tiles     y[Y, 1], x[1, X]; other axes are numbers of the program
-    rows      x[X, 1] (a number where a program takes one row), r[1, R]: all of it, or a turn of a loop
+    rows      x[X, 1] (a scalar where a program takes one row), r[1, R]: the whole row, or one iteration of a loop over it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .values import Values, size_text
 
 
 def product(axes: Iterable[Axis]) -> Any:
-    """Points of a loop nest: an int, or an index."""
+    """Number of points of a loop nest: an int, or an index over symbols."""
     n: Any = 1
     for a in axes:
         n = ix.size_of(ix.index(n) * a.size)
@@ -37,13 +37,13 @@ def product(axes: Iterable[Axis]) -> Any:
 
 
 def ceil_div(n: Any, d: int) -> Any:
-    """n / d rounded up: an int, or an index."""
+    """n / d rounded up: an int, or an index over symbols."""
     return -(-n // d) if isinstance(n, int) else ix.size_of(ix.floordiv(n + (d - 1), d, {}))
 
 
 class Printer(Values):
     """Prints one `Call`: here the values, and kernels without reductions; `rows.py` and `looped.py` add the others.
-    functions: the results; scratch: bytes that they need."""
+    functions: the printed ones; scratch: bytes that they need."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable) -> None:
         assert isinstance(call.schedule, CudaSchedule)
@@ -119,14 +119,15 @@ class Printer(Values):
         return name
 
     def reserve(self, count: Any, dtype: str) -> Any:
-        """Place in the scratch block for some elements. Units: bytes."""
+        """Reserves `count` elements of the scratch block. Returns their offset. Units: bytes."""
         at, size = self.scratch, ix.size_of(ix.index(count) * itemsize(dtype))
         end = ix.index(at) + size + 63
         self.scratch = ix.size_of(ix.floordiv(end, 64, {}) * 64)
         return at
 
     def exact(self, size: Any, block: str) -> bool:
-        """Whether every program's block is full. Other tiles than the first are dropped where they differ."""
+        """Whether the block of every program is full, so that no mask is needed. Alternative tiles for which this differs from
+        the first are dropped."""
         if not isinstance(size, int):
             return False
         if size == 0 or size % self.f.tiles[0][block]:
@@ -136,7 +137,7 @@ class Printer(Values):
 
     # ---- axes -----------------------------------------------------------------------------------------------------
     def axis(self, name: str) -> str:
-        """What holds an axis: the flat position of its dim, or its part of that."""
+        """The text of an axis: the variable of its dim, or a quotient and remainder of it where a dim has several axes."""
         if name not in self.axis_text:
             dim = self.dim_of[name]
             var, axes = self.flat[dim]
@@ -171,7 +172,7 @@ class Printer(Values):
         return ix.size_of(n)
 
     def points(self, p: LoopNest) -> None:
-        """A stretch of the flat range of all axes."""
+        """A program takes consecutive points of the flat range of all axes."""
         n = product(p.axes)
         t = self.f.text
         t.add("x = pid * X + tl.arange(0, X)")
@@ -183,7 +184,7 @@ class Printer(Values):
         self.stores(p)
 
     def square(self, p: LoopNest) -> None:
-        """A square of the last two axes; the others are fixed for a program."""
+        """A program takes a rectangle of the last two axes; the other axes have one value in it."""
         *rest, ya, xa = p.axes
         t = self.f.text
         t.add(f"across = tl.cdiv({size_text(xa.size)}, X)")

@@ -1,4 +1,4 @@
-"""Nests as loops in Triton: rows too long for one program to hold, and rows cut in parts."""
+"""Nests as loops in Triton: for rows too long for the registers of a program, and for rows that several programs share."""
 
 from __future__ import annotations
 
@@ -51,12 +51,13 @@ class LoopedRows(Printer):
 
     @abstractmethod
     def masked(self, e: Expr, other: Any, dtype: str) -> str:
-        """A value of a reduction; `other` outside the row."""
+        """The operand of a reduction, with `other` in lanes past the end of the row."""
 
     def turn(self, p: LoopNest, low: str = "0", high: str = "", exact: bool = False) -> dict[Any, str]:
         """A nest in a loop over low..high (the whole row by default). Returns the names of the results, by reduction
-        (and its "best" value). exact: low and high are whole turns. Else the last turn is a loop of its own: masks keep
-        the GPU from having loads of several turns under way (log_softmax of 50,257 columns: 0.39 ms, masked 0.70)."""
+        (and its "best" value). exact: the range is a multiple of the block. Else the last iteration is printed by itself, with
+        masks. With masks in all iterations the GPU does not overlap their loads (log_softmax of 50,257 columns: 0.70 ms, not
+        0.39)."""
         block = f"R{self.sched.spaces.index(p.axes) or ''}"
         size = product(p.axes)
         self.enter_row(p)
@@ -87,7 +88,7 @@ class LoopedRows(Printer):
                 self.f.refs[r.name, self.space] = "?"
 
     def drop_inner_axes(self) -> list[str]:
-        """Forget which axes are inner ones. Returns their names."""
+        """End the scope of the inner axes. Returns their names."""
         names = [k for k, d in self.dim_of.items() if d == "r"]
         for name in names:
             del self.dim_of[name]
@@ -115,7 +116,7 @@ class LoopedRows(Printer):
         self.space = None
 
     def accumulators(self, p: LoopNest) -> dict[Any, str]:
-        """A tile of partial results for each reduction; a row's running value for each scan."""
+        """Declare a tile of partial results for each reduction, and the running value of a row for each scan."""
         accs: dict[Any, str] = {}
         for r in p.reduces:
             if leader(r, p):
@@ -136,7 +137,7 @@ class LoopedRows(Printer):
         return accs
 
     def step(self, r: Reduce, accs: dict) -> None:
-        """Feed a turn's tile to a reduction."""
+        """Update a reduction with the tile of one iteration."""
         t, note, name = self.f.text, common.comment(r.where), accs[r.name]
         dtype = common.value_dtype(r)
         value = self.masked(r.args[0], common.identity(r), dtype)
@@ -154,7 +155,7 @@ class LoopedRows(Printer):
             t.add(f"{name} = {combine(r, name, value)}", note)
 
     def carry(self, r: Reduce, accs: dict, turn: str) -> None:
-        """Feed a turn's tile to a reduction that carries a state. turn: which of the loop, from 1 on."""
+        """Update a reduction that has a state (`Carried`) with the tile of one iteration. turn: its number, from 1."""
         kind = KINDS[r.kind]
         value = self.masked(r.args[0], kind.other, r.dtype)
         state = ", ".join(accs[r.name, i] for i in range(len(kind.start)))
@@ -172,7 +173,8 @@ class LoopedRows(Printer):
         return name
 
     def folded(self, p: LoopNest, accs: dict) -> dict:
-        """The tiles of partial results as one a row. A reduction that carries a state: its parts by number too."""
+        """Combines each tile of partial results to one result for each row. For a reduction with a state, also the values of the
+        state, by number."""
         out: dict = {}
         for r in p.reduces:
             if r.kind in KINDS:
@@ -200,7 +202,7 @@ class LoopedRows(Printer):
         size = product(p.axes)
         block = f"R{self.sched.spaces.index(p.axes) or ''}"
         widest = max(tile[block] for tile in self.f.tiles)
-        each = -(-ceil_div(size, parts) // widest) * widest  # whole turns: parts start where lines start
+        each = -(-ceil_div(size, parts) // widest) * widest  # a multiple of the block, so that parts start at a cache line
         self.prepare(p)
         t.add(f"low = part * {each}")
         exact = each * parts == size

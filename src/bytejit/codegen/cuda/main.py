@@ -1,10 +1,10 @@
-"""A Triton module that runs by itself: its kernels, what they are launched on, and a main that times each.
+"""A Triton module that runs by itself: its kernels, tensors to launch them on, and a main that times each.
 
 python 7_kernel.py
 step 0  k0  [16384] warps=4: 92.7 us, 2897 GB/s, 86% of the device's 3352 GB/s
 
-With BYTEJIT_DEBUG=1 this is `7_kernel.py` of the debug folder: it states buffers and shapes, and each kernel's rate beside
-the device's peak.
+With BYTEJIT_DEBUG=1 this is `7_kernel.py` in the debug folder: it has the buffers with their shapes, and prints the bandwidth
+of each kernel beside the peak of the device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 
 def runnable(plan: Plan, source: TritonSource) -> str:
-    """The module of a plan with a main. Sizes that are known at the call only are those the graph was made with."""
+    """The module of a plan with a main. Symbolic sizes have the values that the graph was compiled with."""
     used = dict.fromkeys(a.name for one in source.launches for a in one.args if a.kind == "buffer")
     lines = ["\n\n# name: (dtype, elements from the first to the last), shape and strides beside it", "BUFFERS = {"]
     for name in used:

@@ -1,7 +1,7 @@
 """Pointwise kernels scheduled as rows, where much of what an element needs is the same for its whole row or column.
 
-In a flat range of points each element computes all that it needs. In a tile of rows and columns the logarithm of a row's sum, or
-a channel's scale, has one dim less than the tile: it is computed once a row, or once a column.
+In a flat range of points every value is computed for each element. In a tile of rows and columns, the logarithm of a row's sum or
+the scale of a channel has one dim less than the tile: it is computed once for each row or column.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.simplify import axes_at, kernel_roots, known, points
 from bytejit.codegen.ops.table import table
 
-LEAST = 1 << 20  # points: fewer are a kernel of a few microseconds either way
-SHORT = 64  # elements of a row that has work of its own worth a tile
-ROWS = 512  # so many keep all of a GPU busy
-LOAD = 2  # additions that a load from a cache takes
-SAVED = 8  # additions an element that rows save
+LEAST = 1 << 20  # points: a kernel of fewer takes a few microseconds either way
+SHORT = 64  # elements: shorter rows do not have enough common work for a tile
+ROWS = 512  # rows: at least so many occupy the whole GPU
+LOAD = 2  # additions: the cost of a load from a cache
+SAVED = 8  # additions an element: rows are worth it if they save so many
 
 
 def as_rows(k: Kernel) -> Kernel | None:
@@ -35,7 +35,7 @@ def as_rows(k: Kernel) -> Kernel | None:
 
 
 def once(k: Kernel, inner: str) -> int:
-    """Work whose result is the same all along the inner axis, or along all others. Units: additions an element."""
+    """Work whose result does not depend on the inner axis, or on the inner axis alone. Units: additions an element."""
     return sum(work for work, along, across in sides(k, frozenset((inner,))) if not (along and across))
 
 

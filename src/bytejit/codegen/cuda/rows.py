@@ -1,8 +1,8 @@
-"""Kernels of rows as Triton: reductions, scans and epilogues; rows in registers, in loops, or cut in parts.
+"""Kernels of rows as Triton: reductions, scans and epilogues, for rows that are held in registers, looped over, or split.
 
-A nest over inner axes is, for a persistent row, straight code over the whole row; for a looped one: values of the row,
-accumulators, the loop, one fold along the tile. A reduction of a split row ends in a store of its part; the launches
-after it start by combining the parts. What the row needs once is computed before the loop.
+A nest over inner axes is straight code over the whole row where the row is persistent. Where it is looped: values that are
+computed once for the row, accumulators, the loop, and a combination of the tile's partial results. In a split row each program
+stores the result of its part; the launches after it begin by combining the parts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from .expressions import constant, fold, scan, tl_type
 from .kernel import ceil_div, product, size_text
 from .looped import MOST_I64, LoopedRows
 
-MOST_COMBINED = 8 << 20  # bytes of parts that all programs of a launch read from L2: the time of a launch
+MOST_COMBINED = 8 << 20  # bytes: all programs of a launch read so many bytes of parts from L2 in the time of a launch
 
 
 class KernelPrinter(LoopedRows):
-    """Prints any `Call`. combined: where results of a split row are that a launch has put together, and their dtypes."""
+    """Prints any `Call`. combined: reductions of a split row whose parts a launch has combined already -> offset of the result,
+    dtype."""
 
     combined: dict[str, tuple[Any, str]]
 
@@ -46,7 +47,7 @@ class KernelPrinter(LoopedRows):
         return 0 if self.sched.single else 1
 
     def make_locals(self) -> None:
-        """A place in scratch for each row-local buffer that is really read from memory."""
+        """Reserve scratch for each row-local buffer that is still read from memory."""
         for name in sorted({s.buffer for p in self.kernel.nests for s in p.stores if self.buffers[s.buffer].kind == "local"}):
             b = self.buffers[name]
             count = product(tuple(Axis("", n) for n in b.shape))
@@ -102,7 +103,8 @@ class KernelPrinter(LoopedRows):
             self.row_launch(waiting, [])
 
     def row_launch(self, nests: list[LoopNest], results: list[str]) -> None:
-        """A launch over rows alone: some reductions' results for the launches after it, and nests without inner axes."""
+        """A launch over rows only: it combines the parts of some reductions for the launches after it, and runs nests without
+        inner axes."""
         self.start()
         lanes = power(self.sched.parts)
         x = max(1, min(self.sched.tiles[0]["X"], TILE // lanes))
@@ -126,7 +128,7 @@ class KernelPrinter(LoopedRows):
         return next(r for _, _, r in self.partial.values() if r.name == name)
 
     def uncombined(self) -> list[str]:
-        """The reductions that are there in parts only."""
+        """The reductions whose parts no launch has combined yet."""
         return [n for n in dict.fromkeys(r.name for _, _, r in self.partial.values()) if n not in self.combined]
 
     def combines_too_often(self) -> bool:
@@ -202,7 +204,7 @@ class KernelPrinter(LoopedRows):
         self.f.laid[p.axes] = ((var, axes), mask, dict(self.axis_text))
 
     def hoist(self, p: LoopNest) -> None:
-        """Values of the row alone come first: a loop would compute them again each turn."""
+        """Print values that depend on the row only before the loop, which would compute them in each iteration."""
         scans = common.running(p)
         for s in p.stores:
             for name in sorted(common.axes_of(s.coords[0])):

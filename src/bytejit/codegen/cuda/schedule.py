@@ -1,18 +1,18 @@
 """Loops -> plan for CUDA: which points of a kernel one program computes, and how, as data.
 
-A program is a tile of points. Four ways:
+A program computes a tile of points. There are four modes:
 
-    points   a kernel without reductions: all axes as one flat range, a stretch of it a program
-    tiles    the same where one side walks memory along another axis (a transpose): a square a program
+    points   a kernel without reductions: all axes as one flat range, of which each program takes consecutive points
+    tiles    the same where a load and the store have stride 1 along different axes (a transposition): a program takes a square
     rows     nests over inner axes: one or several rows a program. The row lies in registers from its first load to its
              last store (persistent) as far as it fits; longer rows are walked in a loop a nest (looped)
-    split    few long rows: each nest over inner axes is a launch of its own, its rows cut in parts; the next launch
-             combines the parts
+    split    few long rows: each nest over inner axes is a launch, in which several programs share a row; the next launch
+             combines their parts
 
 What a nest stores and a later one loads at the same element is taken from the value itself, not from memory: in a
 register when rows are persistent, computed again when they are looped.
 
-Rows that are looped or split make the sum of a softmax beside its maximum, and the squares of a variance beside its mean
+Rows that are looped or split compute the sum of a softmax together with its maximum, and a variance together with its mean
 (`loops/passes/online_reductions.py`). A temporary buffer that only its own kernel would read is not stored. Nests over the
 same axes share one flat order, so that a value of one is at the same place of the tile in the other. Offsets are i64 only
 where one, or what it is computed of, may reach 2**31, or a size is symbolic; values of positions are i64.
@@ -66,24 +66,24 @@ from bytejit.codegen.loops.simplify import elements, kernel_roots, known, loads,
 from bytejit.common.dtypes import itemsize
 from bytejit.errors import Bug
 
-PERSISTENT = 32768  # elements of a tile that registers hold, over all values that live from nest to nest
-SMALL = 2048  # the same where a kernel could not be built: longer rows are looped
-LONG = 32768  # elements a program may reduce before a split pays for its launches
-MARGIN = 1 << 22  # points that the last program of a range, or the last part of a row, may lie past its end
-SHARED_ROWS = 4  # rows of a program that computes once what they share
-SHARED_LOOP = 8192, 8  # elements of a turn, warps, of such rows in a loop: several loads of each thread are under way
-SIDE = 8  # elements of the shorter side of a square from which its unused lanes cost less than strided loads
-WIDE_LOOP = 8192, 32  # elements of a turn, warps, where nests read a long row again: few rows at a time stay in L2
-TWO_LOOPS = 4096, 16  # the same where two rows an SM stay there: one computes while the other waits for memory
-STAYS = 0.6  # part of L2 that such rows may take
+PERSISTENT = 32768  # elements, of all values that live from nest to nest: a tile of so many fits the registers of a program
+SMALL = 2048  # the same when the kernel of a larger tile could not be built: longer rows are looped
+LONG = 32768  # elements: for a longer row, splitting it is worth further launches
+MARGIN = 1 << 22  # points: the last program of a range, or the last part of a row, may reach so far past the end
+SHARED_ROWS = 4  # rows that share work: so many are one program, which does that work once
+SHARED_LOOP = 8192, 8  # elements of an iteration, warps, for such rows in a loop: each thread has several loads in flight
+SIDE = 8  # elements: with a shorter side, the unused lanes of a square cost more than strided loads
+WIDE_LOOP = 8192, 32  # elements of an iteration, warps, where nests read a long row again: few rows at a time, which stay in L2
+TWO_LOOPS = 4096, 16  # the same where two rows an SM fit L2: one computes while the other waits for memory
+STAYS = 0.6  # the part of L2 that such rows may fill
 
 
 @dataclass(frozen=True)
 class CudaSchedule:
-    """How one kernel runs. mode: points, tiles, rows or split. tiles: the choice, then alternatives. single: one row a
-    program, whose tile has one dim. looped: inner axes in a loop. wide: offsets in i64. parts: programs a row (split).
-    spaces: the distinct inner axes of nests, each with a block name R, R1, ... barriers: nests before which the threads
-    of a program must meet: they read what an earlier nest stored, or store what one read."""
+    """How one kernel runs. mode: points, tiles, rows or split. tiles: the chosen one, then alternatives to time. single: a
+    program takes one row, and its tile has one dim. looped: inner axes are a loop. wide: offsets are i64. parts: programs that
+    share a row (split). spaces: the distinct inner axes of nests; their blocks are named R, R1, ... barriers: nests before
+    which the threads of a program are synchronised: these nests read what an earlier one stored, or overwrite what one read."""
 
     mode: str
     tiles: tuple[Tile, ...]
@@ -95,18 +95,18 @@ class CudaSchedule:
     barriers: tuple[int, ...] = ()
 
     def check(self, k: Kernel) -> None:
-        """Whether the kernel can run so. Raises: Bug."""
+        """Checks that the schedule fits the kernel. Raises: Bug."""
         inner = [p.axes for p in k.nests if p.axes]
         if self.mode in ("points", "tiles"):
             if k.axes or len(k.nests) != 1 or k.nests[0].reduces:
                 raise Bug(f"{k.name}: {self.mode} is for one nest without reductions, not {k!r}")
         elif set(inner) != set(self.spaces):
-            raise Bug(f"{k.name}: nests over {inner}, blocks for {self.spaces}")
+            raise Bug(f"{k.name}: the inner axes of nests are {inner}, the schedule has blocks for {self.spaces}")
         if self.barriers and not 0 < min(self.barriers) <= max(self.barriers) < len(k.nests):
             raise Bug(f"{k.name}: barriers before {self.barriers} of {len(k.nests)} nests")
         for tile in self.tiles:
             if any(n < 1 or n & n - 1 for _, n in tile.blocks) or self.single and tile["X"] != 1:
-                raise Bug(f"{k.name}: {tile}, single={self.single}")
+                raise Bug(f"{k.name}: {tile} is not made of powers of two, or has X above 1 with single={self.single}")
             for i, space in enumerate(self.spaces):
                 if not self.looped and tile[f"R{i or ''}"] < points(space):
                     raise Bug(f"{k.name}: {tile} holds less than the {points(space)} points of {space}")
@@ -314,7 +314,7 @@ def schedule_rows(
 
 
 def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
-    """Bytes an element of accesses that are dense along the last outer axis but not along the nest's own; 0 if there are none."""
+    """Bytes an element of accesses that have stride 1 along the last outer axis but not along the nest's axes; 0 without any."""
     found = 0
     for p in k.nests:
         touched = [(e.attr, e.dtype) for e in loads(p.roots())] + [(s.coords, buffers[s.buffer].dtype) for s in p.stores]
@@ -326,8 +326,8 @@ def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
 
 
 def rows_together(k: Kernel, rows: int, machine: Machine) -> int:
-    """How many rows a program reduces side by side: several where they share work, as those of a matrix that is multiplied by
-    a vector, and there are enough of them."""
+    """How many rows a program reduces at the same time. Several if they share work (as the rows of a matrix that is multiplied by
+    a vector) and there are enough rows for all SMs."""
     if any(p.axes and p.stores for p in k.nests) or not (known(k.axes) and k.axes) or not shared_by_rows(k):
         return 1
     x = SHARED_ROWS
@@ -346,8 +346,8 @@ def read_again(k: Kernel) -> list[str]:
 
 
 def updates_last(k: Kernel) -> Kernel:
-    """The kernel with what overwrites a value of the row that it has read (a parameter's update) in a nest after all others:
-    of several programs that share a row some may still read the value."""
+    """The kernel with stores that overwrite a value of the row (the update of a parameter) in a nest after all others: other
+    programs that share the row may still have to read the value."""
     within = max((i for i, p in enumerate(k.nests) if p.axes), default=-1)
     nests, late = [], []
     for i, p in enumerate(k.nests):
@@ -365,8 +365,8 @@ def updates_last(k: Kernel) -> Kernel:
 
 
 def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether each nest can be a launch: no running results, nothing kept in a row's own memory. What is stored after all
-    others is stored when nobody reads any more."""
+    """Whether each nest can be a launch: there are no scans and no row-local buffers, and nothing is overwritten that a later
+    launch reads."""
     if any(r.running for p in k.nests for r in p.reduces) or not any(p.reduces for p in k.nests):
         return False
     within = max(i for i, p in enumerate(k.nests) if p.axes)

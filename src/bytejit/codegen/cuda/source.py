@@ -1,9 +1,9 @@
 """What `emit_triton` returns: the text of a Triton module, and how each kernel of a plan is launched.
 
-A launch is `kernel[grid](*args, **constants, num_warps=warps, num_stages=stages)`. Of a buffer only the address and the
-element type matter; one in `Plan.offsets` is that place in the arena. A kernel without points has no launch; a symbolic grid
+A launch is `kernel[grid](*args, **constants, num_warps=warps, num_stages=stages)`. A buffer is passed as an address with an
+element type; for one in `Plan.offsets` it is an address in the arena. A kernel without points has no launch; a symbolic grid
 may be 0 at a call, and then nothing is launched. The launches of a call run in order on one stream. Scratch needs no
-clearing. Kernels rely on addresses that are multiples of 16 only where the launcher says so. Sizes are i64.
+clearing. Kernels assume that an address is a multiple of 16 only where the launcher has checked it. Sizes are i64.
 
 A kernel with `raises` sets the fault word to 2 where an index is out of range, and reads element 0 instead; it never clears
 the word. The launcher looks at the word at a later call, without waiting for the device, as torch's device asserts are seen
@@ -80,7 +80,8 @@ class Launch:
 @dataclass(frozen=True)
 class TritonSource:
     """A Triton module and its launches. scratch: bytes of the one block that all launches use in turn (an int, or an
-    index over size symbols); kernels: distinct ones; bytes: traffic of one call of the graph."""
+    index over size symbols); kernels: number of distinct ones; bytes: read and written in one call of the
+    graph."""
 
     text: str
     launches: tuple[Launch, ...]

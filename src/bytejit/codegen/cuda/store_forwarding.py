@@ -38,7 +38,8 @@ class Overlap:
 def forward(k: Kernel, buffers: dict[str, Buffer], cons: Cons, again: bool, overlap: Overlap) -> Kernel:
     """The kernel with loads of what an earlier nest stored at the same element replaced by the stored value.
 
-    again: the value is computed again: not where it depends on a running result, or on memory that the kernel writes.
+    again: the value is not in a register and is computed again. That is not done where it depends on a running result, or on
+    memory that the kernel writes.
     """
     written = {s.buffer for p in k.nests for s in p.stores if buffers[s.buffer].kind != "local"}
     made: dict[str, tuple[Store, tuple[Axis, ...]]] = {}
@@ -81,7 +82,7 @@ def kept(k: Kernel) -> int:
 
 
 def barriers(k: Kernel, overlap: Overlap) -> tuple[int, ...]:
-    """Nests that must wait for the program's other threads."""
+    """The nests before which the program's threads have to be synchronised, by number."""
     out: list[int] = []
     stored: set[str] = set()
     read: dict[str, set[Any]] = {}

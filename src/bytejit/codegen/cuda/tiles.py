@@ -8,21 +8,11 @@ from bytejit.codegen.loops.ir import Axis, LoopNest
 from bytejit.codegen.loops.plan import Machine
 from bytejit.codegen.loops.simplify import known, points
 
-ROW = 512  # elements of a row from which a program takes one row only
-
-
+ROW = 512  # elements: a program takes one row only if it has at least so many
 TILE = 2048  # elements of a program's tile
-
-
-LOOP = 2048  # elements of one turn of a loop
-
-
-COLUMNS = 64  # columns of a tile whose rows walk memory: two cache lines of f32
-
-
-MOST_WARPS = 32
-
-
+LOOP = 2048  # elements of one iteration of a loop
+COLUMNS = 64  # columns of a tile when the outer axis has stride 1: two cache lines of f32
+MOST_WARPS = 32  # of a program
 SECTOR = 32  # bytes of the smallest transfer from memory
 
 
@@ -45,7 +35,8 @@ def power(n: int) -> int:
 
 
 def stretches(n: int, width: int, machine: Machine) -> tuple[Tile, ...]:
-    """Tiles of `points`: 16 bytes a thread and load; small ranges in smaller pieces, so that every SM has some."""
+    """Tiles of the mode `points`: each load of a thread is 16 bytes; smaller tiles for small ranges, so that every SM has work.
+    width: bytes of the widest element."""
     block = 2048 if width <= 2 else 1024
     while block > 128 and -(-n // block) < 2 * machine.threads:
         block //= 2
@@ -57,7 +48,7 @@ def stretches(n: int, width: int, machine: Machine) -> tuple[Tile, ...]:
 
 
 def squares(p: LoopNest) -> tuple[Tile, ...]:
-    """Tiles of `tiles`: Y along the slower axis of the stores, X along the faster one."""
+    """Tiles of the mode `tiles`: Y along the slower axis of the stores, X along the faster one."""
     y, x = (power(points([a])) for a in p.axes[-2:])
     shapes = ((64, 64, 8), (32, 64, 4), (32, 32, 4))
     if y < 32:
@@ -68,7 +59,7 @@ def squares(p: LoopNest) -> tuple[Tile, ...]:
 
 
 def row_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]]:
-    """(rows a program, warps) of persistent rows, the choice first."""
+    """(rows of a program, warps) for persistent rows, the best guess first."""
     r = power(longest)
     x = 1
     if r < ROW:
@@ -81,14 +72,14 @@ def row_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]
 
 
 def shared_tiles(x: int, longest: int) -> list[tuple[int, int]]:
-    """The same for rows that share work: few warps, each with enough loads under way."""
+    """The same for rows that share work: few warps, each with enough loads in flight."""
     warps = max(1, min(16, x * power(longest) // 1024))
     return list(dict.fromkeys([(x, warps), (x, min(MOST_WARPS, warps * 2)), (max(1, x // 2), warps), (2 * x, warps)]))
 
 
 def across_tiles(rows: int, longest: int, width: int, room: int, machine: Machine) -> list[tuple[int, int]]:
-    """The same for operands that are dense across rows: as many rows as fill a sector. width: bytes an element;
-    room: points that a program may hold."""
+    """The same for operands with stride 1 across rows: enough rows to fill a sector. width: bytes of an element; room: points
+    that a program may hold."""
     r = power(longest)
     x = max(1, min(SECTOR // width, power(rows), power(room // r + 1) // 2))
     while x > 1 and -(-rows // x) < machine.threads:
@@ -109,7 +100,8 @@ def column_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, i
 
 
 def looped_tiles(x: int, longest: int, again: tuple[int, int] | None) -> list[tuple[int, int, int]]:
-    """(rows, warps, inner points a turn) of loops. again: points and warps to begin with where nests read the row again."""
+    """(rows, warps, inner points of an iteration) of loops. again: points and warps of the first choice, where several nests read
+    the row."""
     out = []
     for size, warps in ((again,) if again else ()) + ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
         r = max(1, min(power(longest), size // x))
@@ -118,7 +110,7 @@ def looped_tiles(x: int, longest: int, again: tuple[int, int] | None) -> list[tu
 
 
 def blocks(tiles: list[tuple], spaces: tuple[tuple[Axis, ...], ...], looped: bool = False) -> tuple[Tile, ...]:
-    """Tiles with a block for each space."""
+    """The tiles, with a block for each of `spaces` (`CudaSchedule.spaces`)."""
     out = []
     for x, warps, *turn in tiles:
         sizes = [min(turn[0], power(points(s)) if known(s) else turn[0]) if looped else power(points(s)) for s in spaces]

@@ -24,7 +24,7 @@ def size_text(size: Any) -> str:
 
 
 class Values(ABC):
-    """The part of a kernel's printer that knows expressions. f: the function being written; masks: of its tile's dims."""
+    """The part of a kernel's printer for expressions. f: the function that is being written; masks: dim of its tile -> mask."""
 
     sched: CudaSchedule
     buffers: dict[str, Buffer]
@@ -75,7 +75,7 @@ class Values(ABC):
         return self.dims_memo[e, self.space]
 
     def dims_in(self, index: Any) -> frozenset[str]:
-        """The dims of an index's axes, and of the values in it."""
+        """The dims that an index depends on, by its axes and by the values in it."""
         found = {self.dim_of[a] for a in common.axes_of(index)}
         for v in ix.values_in(ix.index(index)):
             found |= self.dims(v)
@@ -87,11 +87,11 @@ class Values(ABC):
         return " & ".join([*parts, *([also] if also else [])])
 
     def key(self, e: Expr) -> Any:
-        """Where a value's name is kept: a value of the inner axes only means something over those axes."""
+        """The key under which a value's name is kept: with the inner axes, for a value that depends on them."""
         return e, self.space if "r" in self.dims(e) else None
 
     def value(self, e: Expr) -> str:
-        """The name of a value; its statements are written where they are missing."""
+        """The name of a value; its statements are written first if they are missing."""
         key = self.key(e)
         if key not in self.f.names:
             for node in common.walk((e,)):
@@ -104,7 +104,7 @@ class Values(ABC):
         return self.value(e) if self.sched.wide else f"{self.value(e)}.to(tl.int32)"
 
     def statement(self, e: Expr) -> str:
-        """Write the statement of one value whose operands are there; return its name or text."""
+        """Write the statement of one value whose operands are written; returns its name or text."""
         if e.kind == "const":
             return constant(e.attr, e.dtype)
         if e.kind == "ref":
@@ -128,7 +128,7 @@ class Values(ABC):
         return IndexText(self.sizes, lambda name: f"{self.axis(name)}.to(tl.int64)", self.value)(at)
 
     def fault(self, e: Expr) -> str:
-        """The arguments of an index check: where the fault goes, which lanes count."""
+        """The arguments of an index check: the pointer to the fault word, the mask of the lanes that are checked."""
         if e.name not in ("bound", "inside"):
             return "0"
         self.raises = True
@@ -191,7 +191,7 @@ class Values(ABC):
         return f"[{block}]" if self.sched.single else f"[X, {block}]"
 
     def block_name(self) -> str | None:
-        """Name of the block of the present inner axes."""
+        """The name of the block of the current nest's inner axes; None outside of one."""
         if self.space is None:
             return None
         at = self.sched.spaces.index(self.space)
