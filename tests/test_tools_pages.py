@@ -176,7 +176,7 @@ WRONG = {
     "missing.py:f": (2, "no such file: missing.py"),
     "{}:alone --html none/r.html": (2, "none/r.html cannot be written: No such file or directory"),
     "{}:alone --device nothing": (2, "the device nothing cannot be used: "),
-    "other/resnet18": (2, "other/resnet18: models come from torchvision, timm, transformers; code is FILE.py:FUNCTION"),
+    "other/resnet18": (2, "other/resnet18: models come from torchvision, timm, transformers; your own code: FILE.py:FUNCTION"),
 }
 
 

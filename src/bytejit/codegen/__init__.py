@@ -1,1 +1,1 @@
-"""Graphs to kernels: ATen graph, loops, plan, text. Builds nothing."""
+"""From graphs to the text of kernels: ATen graph, loops, plan, text. Builds no binaries."""

@@ -1,4 +1,4 @@
-"""Code objects: decoded, analysed, and written anew with sites. No torch.
+"""Code objects: they are decoded, analysed, and rewritten with sites. Uses no torch.
 
 Points: the function's start (after RESUME, cells and free variables are set up; in generators after the first yield's
 set-up), every jump target and fall-through of a conditional jump, heads of handlers, and the places before and after

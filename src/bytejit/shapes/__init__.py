@@ -1,4 +1,4 @@
-"""Sizes that are known at the call only: symbols, expressions over them, what is known of them.
+"""Sizes that are known only at the call: symbols, expressions over them, their ranges and conditions.
 
 A size is an int or a `torch.SymInt` whose node is a `nodes.Node`. sympy is imported when the first symbol is made. torch's
 own ShapeEnv is not used: it imports torch._dynamo.

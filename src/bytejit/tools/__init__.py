@@ -1,1 +1,1 @@
-"""Tools for people: the accuracy mode, minify, reports as HTML, benchmarks."""
+"""Tools for users: the accuracy mode, minify, reports as HTML, benchmarks."""

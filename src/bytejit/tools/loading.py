@@ -71,7 +71,7 @@ def load(spec: str) -> Case:
         return from_file(spec)
     library, _, name = spec.rpartition("/")
     if library and library not in FROM:
-        raise CannotLoad(f"{spec}: models come from {', '.join(FROM)}; code is FILE.py:FUNCTION")
+        raise CannotLoad(f"{spec}: models come from {', '.join(FROM)}; your own code: FILE.py:FUNCTION")
     missing = []
     for source in (library,) if library else FROM:
         try:
@@ -86,7 +86,7 @@ def load(spec: str) -> Case:
         if found is not None:
             return found
     not_there = f" (cannot be imported: {', '.join(missing)})" if missing else ""
-    raise CannotLoad(f"no model {name!r} in {library or ', '.join(FROM)}{not_there}; code is FILE.py:FUNCTION")
+    raise CannotLoad(f"no model {name!r} in {library or ', '.join(FROM)}{not_there}; your own code: FILE.py:FUNCTION")
 
 
 def from_file(spec: str) -> Case:

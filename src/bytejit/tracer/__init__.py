@@ -1,4 +1,4 @@
-"""Symbolic evaluation of bytecode from a point on: values, opcodes, objects, calls.
+"""Symbolic evaluation of bytecode, from a resume point to an exit: values, opcodes, objects, calls.
 
 Known values are real objects with a source. Tensors are FX proxies with a fake. Containers, instances, functions, iterators
 and generators that are made or changed inside are modelled. Functions are inlined by a new frame; built-in functions that

@@ -1,1 +1,1 @@
-"""Schedule and C++ text."""
+"""For the CPU: how kernels are scheduled, and their C++ text."""

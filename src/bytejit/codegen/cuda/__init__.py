@@ -1,1 +1,1 @@
-"""Schedule and Triton text."""
+"""For a GPU: how kernels are scheduled, and their Triton text."""

@@ -1,1 +1,1 @@
-"""What the printers of all devices share."""
+"""What printers of all devices share, and the Python function that calls the kernels."""

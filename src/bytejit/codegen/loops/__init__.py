@@ -1,1 +1,1 @@
-"""The loop IR, index algebra, lowering, checks, memory."""
+"""The loop IR (`ir.py`): lowering to it, its text, checks, index algebra, memory planning; `passes/` fuses kernels."""

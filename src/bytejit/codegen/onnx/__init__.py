@@ -1,1 +1,1 @@
-"""From ATen graphs to ONNX models: `table.py` has a row an operator, `writer.py` what rows write with, `model.py` the model."""
+"""From ATen graphs to ONNX models: rows of operators (`table.py`), what rows write with (`writer.py`), the model (`model.py`)."""
