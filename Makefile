@@ -35,7 +35,7 @@ $(VENV)/.ready: pyproject.toml
 	@$(VENV)/bin/python -c 'import timm' 2>/dev/null || $(VENV)/bin/pip install -q --no-deps torchvision timm
 	@touch $@
 
-demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors beside eager
+demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors compared with eager
 	@$(PY) benchmarks/demo.py $(ARGS)
 
 test: $(READY)   ## all tests, two processes; JOBS=4
@@ -49,7 +49,7 @@ lint: $(READY)   ## ruff's lint and format, types
 	$(PY) -m ruff format --check src tests examples benchmarks docs
 	$(PY) -m mypy
 
-check: lint      ## lint, the order of imports, sizes of files, the documents
+check: lint      ## lint, and the tests of import order, file sizes and documentation
 	$(PY) -m pytest tests/test_layers.py tests/test_sizes.py tests/test_docs.py
 
 docs: $(READY)   ## write docs/api.md and docs/architecture.svg anew
@@ -74,7 +74,7 @@ bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
 bench-growth: $(READY)    ## how compiling grows with the graph, by stage; ARGS="chain --sizes 5000 10000 20000"
 	$(PY) benchmarks/bench_growth.py $(ARGS)
 
-bench-dispatch: $(READY)  ## microseconds of a call beyond its kernels
+bench-dispatch: $(READY)  ## microseconds of a call without its kernels
 	$(PY) benchmarks/bench_dispatch.py $(ARGS)
 
 bench-costs: $(READY)     ## capture beside torch.compile's, breaks at every line, plain loops, the import

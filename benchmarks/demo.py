@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="timing, a model")
     parser.add_argument("cases", nargs="*", default=["resnet18_b1", "bert"], metavar="case", help=", ".join(CASES))
     args = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, random weights, no_grad")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, random weights, no_grad; medians, for speedup of pairs")
     form = {
         "model": "{:<24}",
         "eager ms": "{:>9.2f}",

@@ -1,9 +1,9 @@
-"""Write docs/architecture.svg from the code: the rooms by level, their imports, and the way of a call.
+"""Write docs/architecture.svg from the code: the packages by level, their imports, and how a call runs.
 
     python docs/make_picture.py            # writes docs/architecture.svg
     python docs/make_picture.py --check    # exit status 1 when the file is not what would be written
 
-Levels and the imports of each module come from tests/test_layers.py; what a room is for, from its docstring.
+Levels and the imports of each module come from tests/test_layers.py; what a package is for, from its docstring.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "architecture.svg"
-# the way of the first call of a compiled function; a later call takes only the step of `runtime`
+# the steps of the first call of a compiled function; a later call takes only the step of `runtime`
 WAY = (
     ("api", "the user calls compile"),
-    ("rewriter", "the code is written anew, with sites"),
+    ("rewriter", "the code is rewritten, with sites"),
     ("runtime", "each call: an entry whose guards hold runs"),
-    ("pipeline", "no entry: one is made"),
+    ("pipeline", "no entry fits: one is made"),
     ("tracer", "bytecode becomes an FX graph"),
     ("guards", "what the trace relied on"),
     ("backends", "the graph becomes a callable"),
@@ -31,14 +31,14 @@ WAY = (
     ("kernels", "text becomes functions"),
 )
 WIDTH, LEFT, GAP = 1060, 20, 32
-LOW, HIGH = 50, 94  # heights of a level of one room, and of several
+LOW, HIGH = 50, 94  # heights of a level of one package, and of several
 INNER = 920  # the boxes of a level share this width; arrows past a level run to the right of it
 SPLIT = 80  # letters of a line across a box that is as wide as the picture
 COLOURS = {"line": "#5b6770", "box": "#f4f6f8", "step": "#0b6bcb", "text": "#1c2329"}
 
 
 class Box(NamedTuple):
-    """Where a room is drawn."""
+    """Where a package is drawn."""
 
     x: int
     y: int
@@ -54,16 +54,16 @@ def layers() -> ModuleType:
     return module
 
 
-def sentence(room: str, src: Path) -> str:
-    """The first line of a room's docstring; of a file's, where the room is a file of the root."""
-    path = src / room / "__init__.py" if (src / room).is_dir() else src / f"{room}.py"
+def sentence(package: str, src: Path) -> str:
+    """The first line of a package's docstring; of a file's, where the package is a file of the root."""
+    path = src / package / "__init__.py" if (src / package).is_dir() else src / f"{package}.py"
     doc = ast.get_docstring(ast.parse(path.read_text()))
     assert doc, f"{path} has no docstring"
     return doc.splitlines()[0]
 
 
 def arrows(module: ModuleType) -> list[tuple[str, str]]:
-    """Imports between rooms, without those that others imply: (a, b) is left out where a imports c and c leads to b."""
+    """Imports between packages, without those that others imply: (a, b) is left out where a imports c and c leads to b."""
     direct: dict[str, set[str]] = {}
     for name, path in module.modules().items():
         for target, _ in module.imports(name, path):
@@ -71,9 +71,9 @@ def arrows(module: ModuleType) -> list[tuple[str, str]]:
             if other is not None and module.room(other) != module.room(name):
                 direct.setdefault(module.room(name), set()).add(module.room(other))
 
-    def reached(room: str) -> set[str]:
+    def reached(package: str) -> set[str]:
         found: set[str] = set()
-        todo = list(direct.get(room, ()))
+        todo = list(direct.get(package, ()))
         while todo:
             one = todo.pop()
             if one not in found:
@@ -95,24 +95,24 @@ def wrapped(text: str, letters: int) -> list[str]:
 
 
 def places(levels: tuple[tuple[str, ...], ...]) -> dict[str, Box]:
-    """The box of each room; the highest level is on top."""
+    """The box of each package; the highest level is on top."""
     found, top = {}, 60
-    for rooms in reversed(levels):
-        width = (INNER - 12 * (len(rooms) - 1)) // len(rooms)
-        height = HIGH if len(rooms) > 1 else LOW
-        for n, room in enumerate(rooms):
-            found[room] = Box(LEFT + n * (width + 12), top, width, height)
+    for packages in reversed(levels):
+        width = (INNER - 12 * (len(packages) - 1)) // len(packages)
+        height = HIGH if len(packages) > 1 else LOW
+        for n, package in enumerate(packages):
+            found[package] = Box(LEFT + n * (width + 12), top, width, height)
         top += height + GAP
     return found
 
 
-def box(room: str, place: Box, text: str, folders: list[str]) -> list[str]:
-    """A room: its name, its step on the way of a call, its sentence, its folders."""
+def box(package: str, place: Box, text: str, folders: list[str]) -> list[str]:
+    """A package: its name, its step in a call, its sentence, its folders."""
     x, y, width, height = place
-    step = next((n for n, (name, _) in enumerate(WAY, 1) if name == room), 0)
+    step = next((n for n, (name, _) in enumerate(WAY, 1) if name == package), 0)
     out = [
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{COLOURS["box"]}" stroke="{COLOURS["line"]}"/>',
-        f'<text x="{x + 10}" y="{y + 19}" font-weight="bold">{room}</text>',
+        f'<text x="{x + 10}" y="{y + 19}" font-weight="bold">{package}</text>',
     ]
     if step:
         label = WAY[step - 1][1] if width > 280 else ""
@@ -151,9 +151,9 @@ def picture() -> str:
         f'<defs><marker id="tip" markerWidth="7" markerHeight="7" refX="3" refY="3.5" orient="auto">'
         f'<path d="M0 0 L7 3.5 L0 7 z" fill="{COLOURS["line"]}"/></marker></defs>',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="16" font-weight="bold">The rooms of bytejit, and the way of a call</text>',
+        f'<text x="{LEFT}" y="24" font-size="16" font-weight="bold">The packages of bytejit, and how a call runs</text>',
         f'<text x="{LEFT}" y="44">Arrows: imports, always downwards; those that others imply are left out. '
-        "Numbers: the order in which a first call reaches the rooms.</text>",
+        "Numbers: the order in which a first call reaches the packages.</text>",
     ]
     found = [(a, b) for a, b in arrows(module) if module.LEVEL[a] > module.LEVEL[b]]
     far = [pair for pair in found if module.LEVEL[pair[0]] - module.LEVEL[pair[1]] > 1]
@@ -161,9 +161,9 @@ def picture() -> str:
     for n, (a, b) in enumerate(found):
         side = LEFT + INNER + 10 + apart * far.index((a, b)) if (a, b) in far else 0
         out.append(arrow(n, boxes[a], boxes[b], side))
-    for room, place in boxes.items():
-        folders = sorted(name.partition("/")[2] for name in module.FOLDERS if name.startswith(f"{room}/"))
-        out += box(room, place, sentence(room, module.SRC), folders)
+    for package, place in boxes.items():
+        folders = sorted(name.partition("/")[2] for name in module.FOLDERS if name.startswith(f"{package}/"))
+        out += box(package, place, sentence(package, module.SRC), folders)
     return "\n".join([*out, "</svg>", ""])
 
 
