@@ -32,8 +32,8 @@ def read() -> tuple:
 
 
 def settled() -> tuple:
-    """`read`, when torch has put the kernels in the order that it prefers on the GPU at hand: it does so once, where it chooses
-    one for the first time, and what is then restored must not undo that."""
+    """`read`, after torch has put the kernels in the order that it prefers on this GPU. torch does so once, when it first chooses
+    a kernel; restoring a state that was read before would undo it."""
     if not _SETTLED and torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         _SETTLED.append(True)
         with _C._DisableTorchDispatch(), _C.DisableTorchFunction():

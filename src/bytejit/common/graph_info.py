@@ -32,7 +32,7 @@ class GraphInfo:
     measures: bool = False  # it has sizes that only the run knows
     sets_data: bool = False  # it sets a tensor's `data`
     arrays: bool = False  # inputs are memory of NumPy arrays: storages do not say which of them share memory
-    texts: bool = False  # somebody records what becomes of it: the report is to hold its plan and its kernels' text
+    texts: bool = False  # a report, log or debug folder was asked for: keep the plan and the kernels' text
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
     replayer: Callable | None = None  # (call, policy) -> what records and replays this graph, where it differs from the usual
 

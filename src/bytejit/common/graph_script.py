@@ -13,7 +13,7 @@ import torch
 from .special_cases import module_of
 from .where import Where, with_source
 
-MANY = 64  # elements above which the values of whole numbers are not written out
+MANY = 64  # elements: the values of larger integer tensors are not written out
 NUMBERS = (bool, int, float, complex, str, type(None))
 TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 READ_ONLY = "# To be read only: "
@@ -60,7 +60,7 @@ def value_text(x: Any) -> str:
 
 
 def tensor_text(x: torch.Tensor) -> str:
-    """`torch.randn(4, 16)` and the like. Whole numbers lie between the least and the greatest of `x`. Raises: NoText."""
+    """`torch.randn(4, 16)` and the like. Integers lie between the least and the greatest of `x`. Raises: NoText."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise NoText(f"a {type(x).__qualname__}")
     if x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":

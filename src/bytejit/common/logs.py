@@ -45,7 +45,7 @@ def log(kind: str, text: str, where: Where | None = None, options: Options | Non
 
 
 def text_line(kind: str, text: str, where: Where | None) -> str:
-    """An event for people."""
+    """An event, printed for users."""
     head = f"[bytejit {kind}]" + (f" {where}" if where is not None else "")
     return f"{head}\n{indent(text)}" if "\n" in text else f"{head}  {text}"
 

@@ -16,7 +16,7 @@ class PointwiseOp:
     """name: of its row in the op table. overloads: as ATen writes them, without "aten." and ".default". operands: how many may
     be tensors; numbers behind them are parameters.
 
-    result: the dtype of the result: "same" as the operands' common dtype, "float" (whole numbers become floats), "bool".
+    result: the dtype of the result: "same" as the operands' common dtype, "float" (integers become floats), "bool".
     of: which operands the rule serves: "any", "numbers" (no bools), "real" (neither bools nor complex numbers), "floats",
     "positive" (floats, with parameters above 0: eager refuses others), "whole" (integers and bools), "alike" (of one float
     dtype). For others torch's meta kernel infers or raises. leads: the operand that the result is laid out as, where their

@@ -1,4 +1,4 @@
-"""Text for people: identifiers, near misses, plurals, indented lines, tables. No address, no set order in any text."""
+"""Text for users: identifiers, near misses, plurals, indented lines, tables. No address, no set order in any text."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ class Dims(NamedTuple):
 
 
 def dims_of(t: object) -> Dims | None:
-    """What torch._dynamo.mark_dynamic, maybe_mark_dynamic, mark_unbacked and mark_static said of a tensor; None: nothing."""
+    """The marks of torch._dynamo.mark_dynamic, maybe_mark_dynamic, mark_unbacked and mark_static on a tensor; None: none."""
     marks = getattr(t, "__dict__", None)
     if not marks or not loaded():
         return None

@@ -84,7 +84,7 @@ def source(cls: type[T]) -> type[T]:
 
 
 class Step(Source):
-    """A source of a base and at most one further field. `text` fetches it, `shown` is for people; {0} base, {1} the field."""
+    """A source of a base and at most one further field. `text` fetches it, `shown` is for messages; {0} base, {1} the field."""
 
     __slots__ = ()
     base: Source

@@ -65,8 +65,8 @@ def pool_of(device: int, stream: int) -> Pool:
 
 
 def side_of(device: int, stream: int) -> Any:
-    """The stream to record on. It is none of torch's 32, which programs get in turn: a library's workspace belongs to a
-    stream, and that of recordings must be nobody else's."""
+    """The stream to record on. It is none of torch's 32 streams, which programs get in turn: a library's workspace
+    belongs to a stream, and nothing else may use that of recordings."""
     key = (device, stream)
     if key not in caches.GRAPH_STREAMS:
         made = ctypes.c_void_p()

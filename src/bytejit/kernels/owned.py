@@ -104,8 +104,8 @@ def _look_above(at: int, shown: Path) -> None:
 
 @functools.cache
 def _group_of_one(group: int, user: int) -> bool:
-    """Whether a group is the user's own: named as the user is, with nobody else in it. Many systems give each user one, and a
-    umask under which it may write."""
+    """Whether a group is the user's own: it has the user's name, and no other member. Many systems make such a group for each
+    user, with a umask that lets it write."""
     import grp
     import pwd
 

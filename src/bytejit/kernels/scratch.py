@@ -62,7 +62,7 @@ def _sweep(root: str) -> None:
 
 
 def _delete(path: str) -> None:
-    """Delete a folder if it is ours and nobody's. Raises: OSError."""
+    """Delete a folder if it is ours and no running process uses it. Raises: OSError."""
     fd = os.open(path, FOLDER)
     try:
         info = os.fstat(fd)

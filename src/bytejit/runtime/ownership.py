@@ -34,7 +34,7 @@ def frames_of(error: BaseException) -> Iterator[FrameType]:
 
 def owner_of(error: BaseException) -> str:
     """GRAPH: an operation of an FX graph, or of what bytejit made of one, raised it; CALLED: Python code of the program that such
-    a graph calls; PROGRAM: other Python code of the program, or of a library of its; BYTEJIT: nobody else."""
+    a graph calls; PROGRAM: other Python code of the program, or of a library that it uses; BYTEJIT: none of these."""
     inner = ""
     for frame in frames_of(error):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))

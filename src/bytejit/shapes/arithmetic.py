@@ -54,7 +54,7 @@ def binary(name: str, a: Number, b: Number) -> Number:
 
 
 def of_floats(function: type[sf.FloatFunction], *numbers: Number) -> Number:
-    """A float function of numbers. Raises: NotReal, and what Python raises for the values at hand, which then become
+    """A float function of numbers. Raises: NotReal, and what Python raises for the current values, which then become
     constants."""
     env, values = numbers[0].env, [n.value for n in numbers]
     try:
@@ -86,7 +86,7 @@ def divided(name: str, a: Number, b: Number) -> Number:
 
 
 def power(a: Number, b: Number) -> Number:
-    """a ** b. An exponent of whole numbers becomes a constant."""
+    """a ** b. The exponent of integers becomes a constant."""
     if a.kind is int and b.kind is int:
         exponent = b.int_()
         if exponent >= 0:
@@ -230,7 +230,7 @@ def compare(name: str, a: Number, b: Number) -> Number:
 
 
 def _relation(name: str, x: Any, y: Any) -> tuple[str, Any]:
-    """A comparison of whole numbers, as a comparison of their difference with 0."""
+    """A comparison of integers, as a comparison of their difference with 0."""
     if name in ("eq", "ne"):
         return f"{name}0", x - y
     difference = x - y if name in ("ge", "gt") else y - x

@@ -66,7 +66,7 @@ class Env(Knowledge):
         """Drop the references to the tracer: the trace is over."""
         self.where = self.refuse = lambda: None
 
-    # ---- what is asked -----------------------------------------------------------------------------------------------
+    # ---- questions about values --------------------------------------------------------------------------------------
     def ask(self, kind: str, d: Any) -> bool:
         """The truth of a relation. Where it is not known, the hints decide, and this becomes a condition."""
         found = self.decide(kind, d)

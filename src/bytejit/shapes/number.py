@@ -42,7 +42,7 @@ class Number:
         return self.str()
 
     def str(self) -> str:
-        """Text for people."""
+        """The text for users."""
         return sm.text(self.value) if self.kind is not bool else repr(self.e)
 
     @property

@@ -65,7 +65,7 @@ def text(expression: Any) -> str:
 
 
 class NotReal(Exception):
-    """An operation on symbolic floats that gives no float for the values at hand. It is made with constants instead."""
+    """An operation on symbolic floats whose result for their current values is not a float. It is made with constants instead."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from bytejit.codegen.loops.ir import View
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 
 BOX, GAP, ROW, MARGIN = 190, 26, 74, 12  # widths of a box and between boxes, height of a row, space around; in pixels
-MOST = 300  # steps above which no picture is drawn: nobody reads it
+MOST = 300  # steps: a picture of more would not be readable, and is not drawn
 
 
 @dataclass(eq=False)

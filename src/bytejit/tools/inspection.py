@@ -1,4 +1,4 @@
-"""What became of compiled code, for people: regions and breaks as `explain` records them, logs, the debug folder."""
+"""Shows users what code was compiled to: regions and breaks as `explain` records them, logs, the debug folder."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _holds(func: Any, x: Fake, new: Fake) -> None:
-    """Raises: CannotNormalise where eager raises an error because a write would put floats into whole numbers."""
+    """Raises: CannotNormalise where eager raises an error because a write would put floats into an integer tensor."""
     if not torch.can_cast(new.m.dtype, x.m.dtype):
         raise CannotNormalise(f"{func}: {x.m.dtype} cannot hold its result")
 

@@ -41,7 +41,8 @@ def _is_mask(x: Any) -> bool:
 
 
 def _too_many_indices(given: dict) -> bool:
-    """A mask counts as many dims as it has; None, and whole numbers, one each. Masks of no dims are Python's alone."""
+    """Whether indices take more dims than there are: a mask takes as many as it has, None and integers one each. Or whether
+    there is a 0-dim mask, which only Python accepts."""
     used = [i.dim() if _is_mask(i) else 1 for i in given["indices"]]
     return sum(used) > given["self"].dim() or 0 in used
 

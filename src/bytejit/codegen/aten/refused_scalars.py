@@ -53,7 +53,7 @@ def holds_all(dtype: torch.dtype, other: torch.dtype) -> bool:
 
 
 def holds(dtype: torch.dtype, value: int | float) -> bool:
-    """Whether torch converts a number to a dtype: unsigned dtypes take negative whole numbers as large as their largest."""
+    """Whether torch converts a number to a dtype: unsigned dtypes take negative integers whose absolute value they can hold."""
     if dtype is torch.bool or dtype.is_complex:
         return True
     if dtype.is_floating_point:

@@ -35,7 +35,7 @@ def as_rows(k: Kernel) -> Kernel | None:
 
 
 def once(k: Kernel, inner: str) -> int:
-    """Work whose result does not depend on the inner axis, or on the inner axis alone. Units: additions an element."""
+    """Work whose result does not depend on the inner axis, or depends on no other axis. Units: additions an element."""
     return sum(work for work, along, across in sides(k, frozenset((inner,))) if not (along and across))
 
 
@@ -46,7 +46,7 @@ def shared_by_rows(k: Kernel) -> int:
 
 
 def sides(k: Kernel, inner: frozenset[str]) -> Iterator[tuple[int, bool, bool]]:
-    """Of each value: the work that it takes by itself, in additions; whether it changes along inner axes, along others."""
+    """For each value: the work that it takes without its operands, in additions; whether it depends on inner axes; on others."""
     rows = table().by_name
     seen: dict[int, tuple[bool, bool]] = {}
     for e in walk(kernel_roots(k)):

@@ -23,8 +23,8 @@ from .expressions import IndexText, constant, operation
 from .schedule import fits_i32
 
 PLACES = "b", "h", "i", "j"
-CHECKS = "bound", "inside"  # of indices: there is nobody to tell that one failed
-NARROW = {"add", "sub", "mul", "neg", "floordiv", "remainder"}  # of whole numbers: computed in 32 bits where no value leaves them
+CHECKS = "bound", "inside"  # of indices: a score function cannot report that one failed
+NARROW = {"add", "sub", "mul", "neg", "floordiv", "remainder"}  # of integers: computed in 32 bits where all values fit
 COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
 MOST = 2**31 - 1
 
@@ -89,7 +89,7 @@ class PlaceText:
         return self.names[e]
 
     def range_of(self, e: Expr) -> tuple[float, float] | None:
-        """The least and the greatest value of a whole number of 64 bits that is known to fit 32; else None."""
+        """The least and the greatest value of a 64-bit integer that is known to fit 32 bits; else None."""
         if e.dtype != "i64":
             return None
         if e.kind == "const":

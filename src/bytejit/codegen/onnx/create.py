@@ -44,7 +44,7 @@ def scalar_tensor(w: ModelWriter, out: Spec, value: Any, **settings: Any) -> Ten
 
 @row(aten.arange.start_step, dtypes=frozenset({torch.int64, torch.int32}))
 def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
-    """Whole numbers in steps."""
+    """Integers in steps."""
     if any(isinstance(n, (float, Real)) for n in (start, end, step)):
         raise Cannot("it is a range of floats")
     return w.op("Range", *(w.to(n, out.dtype) for n in (start, end, step)))

@@ -161,7 +161,7 @@ def _divisor(other: Any) -> Any:
 
 @row(aten.floor_divide.default)
 def floor_divide(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
-    """The floor of x / other, of whole numbers."""
+    """The floor of x / other, of integers."""
     if out.dtype.is_floating_point:
         raise Cannot("it is a rounded quotient of floats")
     x, d = w.to(x, numeric(out.dtype)), w.to(_divisor(other), out.dtype)
@@ -170,7 +170,7 @@ def floor_divide(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
 
 @row(aten.remainder.Scalar)
 def remainder(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
-    """The remainder with the divisor's sign, of whole numbers."""
+    """The remainder with the divisor's sign, of integers."""
     if out.dtype.is_floating_point:
         raise Cannot("it is a remainder of floats")
     return w.op("Mod", w.to(x, numeric(out.dtype)), w.to(_divisor(other), out.dtype))

@@ -242,7 +242,7 @@ class Trial:
             raise Break(f"a call of {what} that raises")
 
     def agree(self, given: list, arrays: tuple, result: Any, copies: list, other: Any) -> bool:
-        """Whether results and writes are the same, once the version's are mended; notes how."""
+        """Whether results and writes are the same after corrections of the tensor version's; records the corrections."""
         if not all(close(a, b) for a, b in zip(given, copies)):
             return False
         self.returned = next(

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Break(Exception):
-    """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it. `long`: only
+    """The tracer cannot take this step into the graph. `reason`: for users; `do`: what they can do about it. `long`: only
     because much was traced without tensor work; the sites on the way would lead to the same. `generator`: the function's
     locals hold, from there on, a generator that is not at its end. `refused`: the program has said that it is an error."""
 

@@ -13,7 +13,7 @@ from .open_values import OpenVar
 from .values import Known, SeqVar, SymVar, Var
 
 PLAIN = (int, float, bool, str, type(None))
-# what a number must be fit for (a character, a width), so that whether it raises hangs on the number
+# formats that raise for some numbers only (a character, a width)
 BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{")
 
 

@@ -335,7 +335,7 @@ class Tracer:
             return
         if self.holding:  # the original code would hold the lock
             return
-        if frame.cells != self.own_cells:  # an inlined comprehension's cells are nobody else's: no way out here
+        if frame.cells != self.own_cells:  # an inlined comprehension has cells of its own: no exit is possible here
             return
         point = self.job.rewritten.points[point_id]
         if getattr(point, "handlers", ()) != getattr(self.start, "handlers", ()) or len(frame.handling):

@@ -47,7 +47,7 @@ MAP_IS_STRICT = PY >= (3, 14)
 REDUCE_NAMES_INITIAL = PY >= (3, 14)
 # 3.13+: itertools.batched(strict=True)
 BATCHED_NAMES = {"strict"} if PY >= (3, 13) else set[str]()
-# 3.14+: what stands in a partial's arguments for one that comes with the call; before, no value is it
+# 3.14+: in a partial's arguments, the placeholder of one that the call passes; before 3.14 no value equals it
 PLACEHOLDER = getattr(functools, "Placeholder", object())
 # 3.13+: generator.close() gives what the generator returns
 CLOSE_RETURNS = PY >= (3, 13)

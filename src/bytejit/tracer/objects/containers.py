@@ -281,8 +281,8 @@ class NotConstant(Exception):
 
 
 def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
-    """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: admit functions and classes, and
-    what stands in annotations, by identity."""
+    """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: also accept functions and classes,
+    and the objects of annotations, by identity."""
     var = t.values.real(var)
     if isinstance(var, Known):
         if classes or is_constant(var.obj) or isinstance(var.obj, (type, types.BuiltinFunctionType, types.ModuleType)):

@@ -68,7 +68,7 @@ class Subscripts(Component):
         return self.index(v)
 
     def _is_index(self, v: Var) -> bool:
-        """Whether a value counts as a whole number, as __index__ says."""
+        """Whether a value is an integer, as __index__ says."""
         return isinstance(v, TensorVar) or self.t.attributes.of_class(self.t.type_of(v), "__index__") is not None
 
     def _place(self, seq: SeqVar, key: Var) -> int:

@@ -118,7 +118,7 @@ def overwrite(t: Tracer, f: Frame, name: str) -> None:
 
 
 def let_generator_go(t: Tracer, f: Frame, v: Var) -> None:
-    """A local or the stack loses a generator. One that runs code at its end is let go by the original code. Raises: Break."""
+    """A local or the stack drops a generator. If that runs code of it (`finally`), the original code drops it. Raises: Break."""
     if f is t.root and isinstance(v.source, (Local, StackSlot)):
         obj = v.obj if type(v) is Lazy else getattr(v, "real", None)
         if isinstance(obj, GeneratorType) and obj.gi_frame is not None:
@@ -137,8 +137,8 @@ def note_loss(t: Tracer, f: Frame, name: str) -> None:
 
 
 def let_go(t: Tracer, f: Frame, value: Var) -> None:
-    """A local loses its value. The frame keeps what came from outside until the region ends: what would run code when it
-    goes is let go by the original code. Raises: Break."""
+    """A local drops its value. The frame keeps values from outside until the region ends: if dropping one would run code, the
+    original code drops it. Raises: Break."""
     value = value if type(value) is Lazy and value.var is None else t.values.real(value)
     inside = value.items if isinstance(value, SeqVar) else ()
     if isinstance(value, DictVar):

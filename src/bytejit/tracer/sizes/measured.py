@@ -81,7 +81,7 @@ class Measured(Component):
     def start_measuring(self) -> None:
         """Nothing is measured yet."""
         self.measured: dict[Any, torch.fx.Node] = {}  # sympy symbol -> the node that measures it
-        self.rehearsed: dict[torch.fx.Node, Any] = {}  # node -> its value on the inputs at hand
+        self.rehearsed: dict[torch.fx.Node, Any] = {}  # node -> its value for the inputs of this call
         self.copied: dict[int, torch.UntypedStorage] = {}  # storages that the region writes: their copies for the rehearsal
         self.required: set = set()
         self.grad_mode: bool | None = None  # in the rehearsal, of a graph that goes backward; None: off
@@ -211,7 +211,7 @@ class Measured(Component):
             "a number that only the run knows decides what is done", "use tensor operations, or leave nopython (fullgraph) off"
         )
 
-    # ---- the graph so far, on the inputs at hand ---------------------------------------------------------------------------
+    # ---- the graph so far, run on the inputs of this call ------------------------------------------------------------------
     def rehearse(self, last: torch.fx.Node) -> Any:
         """The value of a node. Raises: Break, where the graph so far cannot be run apart."""
         written = {key for key, store in self.t.stores.items() if getattr(store, "written", False)}

@@ -26,8 +26,8 @@ class SizeHysteresis(Component):
         self.varying_shapes: dict[tuple, dict[int, int]] = {}  # shape now -> dimension that became a symbol: its hint
 
     def traced_sizes(self, shape: tuple, source: Source, fixed: Any) -> dict[int, int]:
-        """dimension -> the size that it is traced as, for those of a tensor from outside that are symbols though nobody
-        marked them and their own history does not make them so, and for those that are 1 now."""
+        """dimension -> the size that it is traced as, for those of a tensor from outside that are symbols without
+        a mark of the user or a change of their own, and for those that are 1 now."""
         d = self.t.sizes.dynamic
         if not d.changed:
             return {}

@@ -250,7 +250,7 @@ class TensorValues(Component):
         return places[0] if len(places) == 1 else SeqVar(places, tuple)
 
     def _is_setting(self, node: torch.fx.Node) -> bool:
-        """Whether a placeholder is a few floats of a module's buffer: what is asked of them (`self.p[0] > 0`) seldom changes."""
+        """Whether a placeholder is a few floats of a module's buffer: a condition on them (`self.p[0] > 0`) seldom changes."""
         var = next(x for x in self.t.inputs if x.node is node)
         return (
             isinstance(var, TensorVar)

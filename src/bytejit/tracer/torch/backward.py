@@ -159,7 +159,7 @@ class Backward(Component):
 
 def accumulator_is_held(leaf: torch.Tensor) -> bool:
     """Whether the program holds the node that accumulates a leaf's gradient: it may have registered hooks on it, which torch
-    does not list. A node that nobody holds is made anew, with no reference but the one here."""
+    does not list. A node without other references is made here, and has one reference."""
     with torch.enable_grad(), torch._C.DisableTorchFunction():
         return leaf.requires_grad and sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
 

@@ -61,7 +61,7 @@ def map_impl(f: Callable, xs: Any, pos_args: Any) -> Any:
 @replaces_named("torch", "switch")  # torch._higher_order_ops.switch of 2.14+
 def switch(index: Any, branches: Any, operands: Any = ()) -> Any:
     if not branches or isinstance(index, torch.Tensor) and (index.numel() != 1 or index.is_floating_point()):
-        registry.graph_break("a switch without branches, or by what is no single whole number")
+        registry.graph_break("torch.switch without branches, or whose index is not one integer")
     if isinstance(index, torch.Tensor):
         return branch_of(index, list(branches), operands)
     return branches[min(max(index, 0), len(branches) - 1)](*operands)

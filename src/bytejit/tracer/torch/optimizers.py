@@ -259,7 +259,7 @@ _instead((_adafactor._single_tensor_adafactor, _adafactor._multi_tensor_adafacto
 # ---- scaled gradients ---------------------------------------------------------------------------------------------------
 @replaces(torch.amp.GradScaler._maybe_opt_step)
 def step_where_finite(self: torch.amp.GradScaler, optimizer: Optimizer, optimizer_state: dict, *args: Any, **kwargs: Any) -> Any:
-    """Step, and put everything back where a gradient is not finite, so that nobody waits for the device. A step that makes the
+    """Step, and undo the step where a gradient is not finite: so the host need not wait for the device. A step that makes the
     optimizer's state is left to torch, which makes none where a gradient is not finite."""
     params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not getattr(optimizer, "_opt_called", True):
