@@ -113,7 +113,7 @@ def test_returned_sizes_of_nested_inputs_and_numbers():
 
 
 def test_a_size_that_only_the_run_knows_is_not_returned():
-    with pytest.raises(bytejit.exc.Unsupported, match="only the run knows"):
+    with pytest.raises(bytejit.exc.Unsupported, match="known only when the graph runs"):
         bytejit.export(lambda x: x[x > 1].shape[0], X)
 
 

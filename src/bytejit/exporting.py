@@ -68,7 +68,7 @@ def export(
     place = where_of_function(inspect.unwrap(getattr(compiled, "__func__", compiled)))
     if len(capture.graphs) > 1:
         raise Unsupported(
-            f"the call came to {len(capture.graphs)} graphs",
+            f"the call was compiled to {len(capture.graphs)} graphs",
             place,
             "an export is one graph",
             "export a function that is compiled as a whole",
@@ -96,7 +96,7 @@ def sizes_of(regions: Sequence[Region], place: Where) -> dict[tuple, SizeConditi
     for trace in (r.trace for r in regions if r.trace.sizes_leave):
         if trace.exit_point is not None or trace.returned_sizes is None:
             raise Unsupported(
-                "the function returns a size that only the run knows",
+                "the function returns a size that is known only when the graph runs",
                 place,
                 "a graph's result is computed of its inputs' sizes",
                 "return tensors only, or export with dynamic=False",

@@ -74,7 +74,7 @@ def compile_site(function: CompiledFunction, state: SiteState, args: Args) -> En
             raise Unsupported(
                 watcher,
                 function.where,
-                "it is to see each operation, a compiled graph has others",
+                "it observes each operation, and a compiled graph runs other operations",
                 "call the compiled function outside of it",
             )
         return NotCompiled.NOT_NOW

@@ -139,7 +139,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     mutations = mutations_of(rec, results.found)
     forward = frozenset(rec.graph.nodes)
     if results.primals and not run.leaves:
-        raise CannotNormalise("an output needs a gradient, and no input does: of what was made inside")
+        raise CannotNormalise("an output needs a gradient only of tensors that were made inside")
     kept = kept_by_eager(results.primals, rec.inputs[:inputs], flat)
     grads, tangents = _backward(rec, results.primals, run.leaves)
     gradients = Outputs(rec)

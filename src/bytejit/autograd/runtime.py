@@ -109,7 +109,7 @@ class TrainingProgram:
             with torch.enable_grad():
                 return preserved(self.differentiable, ctx, saved, tangents, False)
         if torch.is_grad_enabled():
-            registry.count("fallbacks", "a backward pass runs through torch: it is differentiated itself")
+            registry.count("fallbacks", "a backward pass runs through torch: it is differentiated again (create_graph=True)")
             return preserved(self.differentiable, ctx, saved, tangents)
         given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
         call, places = self.backward(missing)

@@ -26,7 +26,7 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
     if info.inference == "mixed":
         return "only some of its outputs are inference tensors"
     if info.measures:
-        return "it has sizes that only the run knows"
+        return "it has sizes that are known only when it runs"
     if info.sets_data:
         return "it sets a tensor's data"
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and "look" in n.meta]

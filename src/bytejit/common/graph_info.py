@@ -29,7 +29,7 @@ class GraphInfo:
     grad_at_start: bool = True  # whether gradients are on where it begins
     autocast: bool = False  # autocast is on around the region
     overrides: bool = False  # torch function modes or subclasses are around: it runs with none asked
-    measures: bool = False  # it has sizes that only the run knows
+    measures: bool = False  # it has sizes that are known only when it runs
     sets_data: bool = False  # it sets a tensor's `data`
     arrays: bool = False  # inputs are memory of NumPy arrays: storages do not say which of them share memory
     texts: bool = False  # a report, log or debug folder was asked for: keep the plan and the kernels' text

@@ -14,7 +14,7 @@ from .probes import PROBES
 
 
 def breaks(x: torch.Tensor) -> torch.Tensor:
-    """Loops, handlers and managers around a value that only the run knows."""
+    """Loops, handlers and managers around a value that is known only when the code runs."""
     seen, total = [], x
     for i, (a, *rest) in enumerate(zip(range(4), "abcd", strict=True)):
         try:

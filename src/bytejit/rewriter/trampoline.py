@@ -67,7 +67,7 @@ def rewrite(code: CodeType, every_point: bool = False) -> Rewritten:
     Raises: CannotRewrite (not a function's code, one that `follows_lines`, or a stack that the analysis cannot follow).
     """
     if follows_lines(code):
-        raise CannotRewrite(f"{code.co_qualname} calls {follows_lines(code)}: what follows lines would be shown the compiler's")
+        raise CannotRewrite(f"{code.co_qualname} calls {follows_lines(code)}: it would be shown lines of the compiler")
     flow = analyse(code)
     places = find_points(flow, every_point)
     points = tuple(point for _, point in places)

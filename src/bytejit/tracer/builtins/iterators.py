@@ -93,7 +93,7 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def generator_of(v: Var) -> GenVar:
     """The generator behind a value, as one that the tracer runs. Raises: Break."""
     if not isinstance(v, GenVar):
-        raise Break("a method of a generator called on what is none")
+        raise Break("a method of a generator called on another object")
     return v
 
 

@@ -56,7 +56,7 @@ DETACH: Any = torch.Tensor.detach
 def as_traced(v: Var) -> TensorArrayVar:
     """An array that the graph computes. Raises: Break."""
     if not isinstance(v, TensorArrayVar):
-        raise Break("a function of NumPy's of what is no array of the graph")
+        raise Break("a NumPy function of a value that is not an array of the graph")
     return v
 
 
@@ -91,7 +91,7 @@ class TracedArrays(Component):
         if v.tensor is None:
             tensor = numpy_types.as_tensor(v.real)
             if tensor is None:
-                raise Break(f"an array of {v.real.dtype} from outside that no tensor can stand for")
+                raise Break(f"an array of {v.real.dtype} from outside that cannot be a tensor")
             self.first_step = self.first_step or self.t.limits.steps
             self.t.keep.append(tensor)
             source = Computed(Ref.strong(numpy_types.as_tensor, "torch.from_numpy"), (v.origin,))
@@ -123,7 +123,7 @@ class TracedArrays(Component):
             return self.attribute(as_traced(self.t.values.real(args[0])), name)
         version = version_of(function)
         if version is None:
-            raise Break(f"a call of {describe(function)}, which no graph computes,")
+            raise Break(f"a call of {describe(function)}, which has no tensor version,")
         return self.computed(name, function, version, args, kwargs)
 
     def computed(self, name: str, function: Callable, version: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -140,7 +140,7 @@ class TracedArrays(Component):
             return self.t.values.real(args[trial.returned]) if trial.returned is not None else self.t.values.constant(None)
         for x, (shape, stride) in zip(made, trial.layouts, strict=True):
             if tuple(map(hint, x.shape)) != shape or not same_places(shape, tuple(map(hint, x.stride())), stride):
-                raise Break(f"a call of {describe(function)}, whose result is laid out otherwise in a graph,")
+                raise Break(f"a call of {describe(function)}, whose result has other strides in a graph,")
         node = self.t.tensors.add_node(target, None, nodes, {})
         node.meta["val"] = made
         results = self.t.tensors.wrap_result(node, made)
@@ -234,9 +234,9 @@ class Trial:
                     wrapped = tuple(versions().ndarray(x) for x in copies)
                     other = self.version(*filled(self.renamed[0], wrapped), **filled(self.renamed[1], wrapped))
                 except Exception as e:
-                    raise Break(f"a call of {what}, which no graph computes ({type(e).__name__}),") from None
+                    raise Break(f"a call of {what}, whose tensor version fails ({type(e).__name__}),") from None
             if not self.agree(given, arrays, result, copies, other):
-                raise Break(f"a call of {what}, which a graph computes otherwise,")
+                raise Break(f"a call of {what}, whose tensor version gives another result,")
             seen += 1
         if not seen:
             raise Break(f"a call of {what} that raises")

@@ -195,7 +195,7 @@ def check_excess(cls: type, own: str, other: str) -> None:
 @models(BaseException.with_traceback)
 def with_traceback(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(args[0], InstanceVar):
-        raise Break("BaseException.with_traceback of no exception")
+        raise Break("BaseException.with_traceback of an object that is not an exception")
     t.attribute_writes.generic_setattr(args[0], "__traceback__", args[1])
     return args[0]
 
@@ -231,14 +231,14 @@ def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         first = frame.code.co_varnames[0]
         held = frame.locals.get(first) or frame.cells[first].content, frame.cells["__class__"].content
         if held[0] is None or held[1] is None:
-            raise Break("super() whose class or first argument is gone")
+            raise Break("super() after the class or the first argument was deleted")
         args = [t.values.real(held[1]), t.values.real(held[0])]
     cls = t.as_class(args[0])
     if cls is None or len(args) < 2:
         raise Break("an unbound super()")
     real = args[1].obj if isinstance(args[1], Known) and isinstance(args[1].obj, type) else None
     if not (real is not None and cls in MRO(real)) and cls not in MRO(t.type_of(args[1])):
-        raise Break(f"super() of a {cls.__name__} and what is no instance of it")
+        raise Break(f"super() of a {cls.__name__} and an object that is not an instance of it")
     return SuperVar(cls, args[1])
 
 
@@ -306,7 +306,7 @@ def method_type(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def function_get(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     none = [t.comparisons.is_same(v, NONE) for v in args[1:3]]
     if kwargs or len(args) not in (2, 3) or none in ([True], [True, True]):
-        raise Break("a function's __get__ with what it does not take")
+        raise Break("a function's __get__ with arguments that it does not take")
     return args[0] if none[0] else MethodVar(args[0], args[1])
 
 
@@ -346,7 +346,7 @@ def subclasses(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The classes made below a class, as they are now: guarded one by one."""
     cls = t.as_class(args[0])
     if cls is None or len(args) != 1:
-        raise Break("type.__subclasses__ of what is not known")
+        raise Break("type.__subclasses__ of an unknown class")
     found: list[type] = cls.__subclasses__()
     source = CallOf(KnownSource.of(type.__subclasses__), (Ref(cls),))
     t.guard("LEN_IS", source, len(found))

@@ -106,7 +106,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
             stop_at = r.stop_at
         except CannotReconstruct as e:
             if cause is None:
-                cause, where, depth = Break(f"{e.what} would have to leave the region", generator=e.generator), t.break_where, 0
+                cause, where, depth = Break(f"{e.what} is needed after the graph", generator=e.generator), t.break_where, 0
             stop_at = min(e.step, (stop_at or e.step + 1) - 1, (t.snapshot.step - 1 if t.snapshot and stop_at else e.step))
         if stop_at <= 1:
             return nothing(t, cause, where)

@@ -40,7 +40,7 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
             result = fn.real(*real_args, **real_kwargs)
     except Exception:  # of the library's function: not kept by the cache, it raises anew in each call
         if not library:  # what is known only when it runs, or has no hash: the cache raises itself
-            raise Break(f"a call of {inner.__qualname__}, whose cache is asked for what is known only when it runs") from None
+            raise Break(f"a call of {inner.__qualname__}, whose cache gets a key that is known only at run time") from None
         return t.calls.call(plainly, args, kwargs)
     t.guard("ID_IS", fn.source, fn.real)
     if library and is_constant(result):

@@ -205,7 +205,7 @@ class Calls(Component):
             return self.call(fn.slots["func"], called_with(self.t, first_args.items, args), {**merged, **kwargs})
         if fn.cls is weakref.ReferenceType and fn.real is None:
             if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
-                raise Break("a weak reference to what the region may have let go of")
+                raise Break("a weak reference to an object that may have been freed")
             return fn.slots["of"]
         if issubclass(fn.cls, torch._ops.HigherOrderOperator) and fn.real is not None and fn.real.name() in OPERATORS:
             return self.call_function(expect(self.t.values.constant(OPERATORS[fn.real.name()]), FuncVar), args, kwargs)

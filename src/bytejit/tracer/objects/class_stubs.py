@@ -62,7 +62,7 @@ def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items:
             type.__setattr__(real, "__bases__", bases)
     except (TypeError, ValueError) as e:
         if hook:
-            raise Break(f"a class that cannot be stood for ({e})") from None
+            raise Break(f"a class that cannot be made while tracing ({e})") from None
         raise t.raised(e) from None
     t.keep.append(real)
     return real

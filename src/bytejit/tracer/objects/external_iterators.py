@@ -31,7 +31,7 @@ def external_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
     except NotSeen:
         return None
     if any(t.claimed.setdefault(id(leaf), obj) is not obj for leaf in within):
-        raise Break("an iterator that another one draws from")
+        raise Break("an iterator that another iterator also reads")
     made = IterVar("external", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.limits.steps)
     made.source, made.state["var"] = source, made
     t.looked_into.append(made)
@@ -74,7 +74,7 @@ def _next(t: Tracer, s: dict[str, Any]) -> Var | None:
     for seq in _sequences(left):
         known = t.by_id.get(id(seq))
         if known is not None and id(known) in t.effects.dirty:
-            raise Break("an iterator from outside over what the region changed")
+            raise Break("an iterator from outside over an object that the graph's code changed")
     nodes, since = s["work"]
     if nodes != len(t.graph.nodes):
         s["work"] = len(t.graph.nodes), s["at"]

@@ -39,4 +39,4 @@ def check_replaced(d: DictVar, key: object) -> None:
     else:
         old = d.real.get(key)
     if old is not None and ends_by_code(old):
-        raise Break("an object with a finalizer replaced")
+        raise Break("an object with a finalizer is replaced")

@@ -133,7 +133,7 @@ for _cls in PURE_C_TYPES:
 def _weak_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     lost = t.lost or t.effects.globals_written or any(v.source is not None and lets_go(v) for v in t.effects.dirty.values())
     if fn.real() is not None and lost:
-        raise Break("a weak reference read after the region let go of something")  # which may have been the last to hold it
+        raise Break("a weak reference read after an object was dropped")  # it may have been the last reference
     return Lazy(fn.real(), Called(fn.origin))
 
 
@@ -155,7 +155,7 @@ def weak_ref(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         or not hasattr(t.type_of(args[0]), "__weakref__")
         and t.type_of(args[0]) is not collections.OrderedDict
     ):
-        raise Break("a weak reference with a callback to what the region made, or to a value that takes none")
+        raise Break("a weak reference with a callback to an object made in the graph, or to one that has no weak references")
     made = InstanceVar(weakref.ReferenceType, step=t.limits.steps)
     made.ns, made.slots["of"], made.slots["callback"] = None, args[0], callback
     t.effects.mutations += 1
@@ -243,7 +243,7 @@ def _lock_taken(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 def _lock_given_back(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args[0] not in t.holding:
-        raise Break("a lock given back that was taken before the region")
+        raise Break("the release of a lock that was acquired outside of the graph")
     t.holding.remove(args[0])
     t.effects.mutations += 1
     return NONE

@@ -34,7 +34,7 @@ def exception_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """BaseException.__init__ and that of its simple subclasses."""
     self, rest = args[0], list(args[1:])
     if not isinstance(self, InstanceVar) or self.real is not None:
-        raise Break("an exception from outside set up anew")
+        raise Break("__init__ of an exception from outside")
     names = next((n for c, n in KEYWORDS.items() if issubclass(self.cls, c)), ())
     for name, value in kwargs.items():
         if name not in names:

@@ -110,7 +110,7 @@ def content(t: Tracer, kind: str, v: Var, names: Var | None) -> object:
     if isinstance(v, FuncVar) and v.real is None:
         cells = (NAMES,) if len(v.closure) == 1 and v.closure[0] is names else ()
         if len(v.closure) != len(cells) or v.defaults or v.kwdefaults or v.attrs:
-            raise Break(f"{kind} with a method that is more than its code")
+            raise Break(f"{kind} with a method that has defaults, attributes or a closure")
         made = types.FunctionType(v.code, v.globals, v.name, None, cells)
         made.__qualname__ = v.qualname
         return made

@@ -71,7 +71,7 @@ def set_of(t: Tracer, f: Frame, ins: Ins) -> SetVar:
     """`target_of` a set. Raises: Break for one from before the region whose items are not modelled."""
     target = target_of(t, f, ins)
     if not isinstance(target, SetVar):
-        raise Break("a set that is not modelled, half filled before the region")
+        raise Break("a set from outside that is being filled")
     return target
 
 

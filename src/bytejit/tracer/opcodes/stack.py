@@ -113,7 +113,7 @@ def overwrite(t: Tracer, f: Frame, name: str) -> None:
         if name in f.locals:
             let_generator_go(t, f, f.locals[name])
         elif t.job.generators and name in t.stale:  # what it holds now is not known, and ends when it is overwritten
-            raise Break("a local overwritten that may hold a generator")
+            raise Break("a local that may hold a generator is overwritten")
     store_local(f, name, f.pop_raw())
 
 
@@ -124,7 +124,7 @@ def let_generator_go(t: Tracer, f: Frame, v: Var) -> None:
         if isinstance(obj, GeneratorType) and obj.gi_frame is not None:
             gen = t.values.real(v)
             if not isinstance(gen, GenVar) or not (gen.finished or gen.closable):
-                raise Break("a generator let go within a try or with block")
+                raise Break("an unfinished generator is dropped within a try or with block")
 
 
 def note_loss(t: Tracer, f: Frame, name: str) -> None:
@@ -146,7 +146,7 @@ def let_go(t: Tracer, f: Frame, value: Var) -> None:
     for v in (value, *inside[:64]):
         obj = v.obj if type(v) is Lazy else getattr(v, "real", None) if isinstance(v, (InstanceVar, SeqVar, DictVar)) else None
         if f is t.root and obj is not None and ends_by_code(obj):
-            raise Break("an object with a finalizer let go")
+            raise Break("an object with a finalizer is dropped")
 
 
 PLAIN = (torch.Tensor, int, float, str, type(None))  # whose end no weak reference of the program tells, as a rule

@@ -1,4 +1,5 @@
-"""Sizes and ints that only the run knows (`x[x > 0]`, `counts.tolist()` of computed tensors), where a break is no choice.
+"""Sizes and ints that are known only when the graph runs (`x[x > 0]`, `counts.tolist()` of computed tensors), where a break is
+no choice.
 
 Under nopython they are symbols that the graph itself measures. Their hints are what they are on the inputs at hand: for
 that the graph so far is run on them once. What the inference of operations relies on is checked within the graph
@@ -44,7 +45,7 @@ READS = {
 MOST_ITEMS = 64  # of one tensor that tolist() makes symbols of
 PLACES = frozenset(("nonzero", "argwhere", "where"))
 VALUES = frozenset(("unique", "unique_consecutive", "bincount"))
-MEASURES = "it has sizes that only the run knows"
+MEASURES = "it has sizes that are known only when it runs"
 
 
 class NotAsTraced(RuntimeError):
@@ -53,7 +54,7 @@ class NotAsTraced(RuntimeError):
 
 @opaque(MEASURES)
 def size_of(x: torch.Tensor, dim: int) -> int:
-    """A size that only the run knows, for a graph."""
+    """A size that is known only when the graph runs."""
     return x.shape[dim]
 
 
@@ -201,14 +202,15 @@ class Measured(Component):
             return make(Meta(shape, stride, 0, dtype, device, FakeStorage(math.prod(shape) * dtype.itemsize)))
 
     def is_measured(self, v: Var) -> bool:
-        """Whether it is a number that only the run knows."""
+        """Whether it is a number that is known only when the graph runs."""
         v = self.t.values.real(v)
         return type(v) is SymVar and not self.measured.keys().isdisjoint(getattr(v.value.node.public, "free_symbols", ()))
 
     def refuse_inside(self) -> None:
         """Refuse a decision of the program by a measured number. Raises: Break."""
         raise Break(
-            "a number that only the run knows decides what is done", "use tensor operations, or leave nopython (fullgraph) off"
+            "a number that is known only when the graph runs decides a branch",
+            "use tensor operations, or leave nopython (fullgraph) off",
         )
 
     # ---- the graph so far, run on the inputs of this call ------------------------------------------------------------------
@@ -252,7 +254,7 @@ class Measured(Component):
         if node.meta.get("val") is None and node.op == "call_function" and not _tensors_in(node):
             return None  # sets torch's global state
         if why_opaque(node) and node.target not in (size_of, item_of):
-            raise Break(f"a size that only the run knows, after what cannot be run apart ({called(node)})")
+            raise Break(f"a size that is known only when the graph runs, after a call that cannot be repeated ({called(node)})")
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.rehearsed.__getitem__)
         if node.op == "call_method":
             return getattr(args[0], node.target)(*args[1:], **kwargs)
@@ -295,7 +297,7 @@ class Measured(Component):
         """Refuse when a backend relies on more than the graph checks. Raises: Unsupported."""
         if relation not in self.required:
             raise Unsupported(
-                f"the backend relies on {relation.text()}, which only the run knows",
+                f"the backend relies on {relation.text()}, which is known only when the graph runs",
                 where,
                 "the graph is complete by then",
                 "use another backend, or leave nopython (fullgraph) off",

@@ -179,7 +179,7 @@ class Overrides(Component):
         if type(value) in (list, tuple):
             return SeqVar([self._var_of(x, known) for x in value], type(value))
         if isinstance(value, torch.Tensor):
-            raise Break("an override told of a tensor that torch made on the way")
+            raise Break("a __torch_function__ called with a tensor that torch made internally")
         return self.t.values.constant(value)
 
     def ask(self, found: list[Var], func: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -382,7 +382,7 @@ def _managers() -> None:
         @models(cls.__dict__["__enter__"])
         def enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             if not isinstance(args[0], InstanceVar) or args[0].source is not None:
-                raise Break("a manager made before the region")
+                raise Break("a context manager made before the graph")
             t.effects.mutations += 1
             t.overrides.functions_off.append(args[0])
             return NONE
@@ -390,7 +390,7 @@ def _managers() -> None:
         @models(cls.__dict__["__exit__"])
         def leave(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             if not isinstance(args[0], InstanceVar) or args[0] not in t.overrides.functions_off:
-                raise Break("the end of a manager that was entered before the region")
+                raise Break("the end of a context manager that was entered before the graph")
             t.effects.mutations += 1
             t.overrides.functions_off.remove(args[0])
             return NONE

@@ -18,7 +18,7 @@ def _layer(function: Callable) -> None:
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if len(args) > WEIGHTS and isinstance(t.values.real(args[WEIGHTS]), SeqVar):
-            raise Break("a recurrent layer called with a packed sequence, whose lengths only the run knows")
+            raise Break("a recurrent layer called with a packed sequence, whose lengths are known only when the graph runs")
         return t.tensors.call_tensor_op(function, args, kwargs)
 
 

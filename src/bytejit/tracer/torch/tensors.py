@@ -260,7 +260,7 @@ class Tensors(Component):
 
     def add_node(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
         if method is None and self.t.context_variables.held and is_program_code(fn) and not is_torch_python(fn):
-            raise Break(f"{self.op_name(fn)} may ask for a context variable that was set")
+            raise Break(f"{self.op_name(fn)} may read a context variable that was set")
         self.t.effects.mutations += 1
         if method is not None:
             node = self.t.graph.call_method(method, args, kwargs)
