@@ -22,11 +22,13 @@ from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
+from bytejit.common.graph_info import info_of
 from bytejit.runtime.rollback import random_states
 
 from .joint import Given, JointView, Made, Recipe
 from .partition import Parts
 from .undefined import without
+from .unused import Watched
 from .versions import TWICE, check_unchanged
 
 
@@ -48,6 +50,7 @@ class TrainingProgram:
         self.after = parts.results + parts.saved
         self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
         self.outs = tuple(map(maker, parts.recipes))
+        self.unused: Watched | None = Watched(info_of(gm).where)  # None: a call has gone backward, or enough are watched
         self.watches = bool(self.first and (parts.kept.inputs or parts.kept.outputs))
 
     def __call__(self, *inputs: object) -> object:
@@ -66,6 +69,8 @@ class TrainingProgram:
             torch._C._set_grad_enabled(True)
             if self.first:
                 grown = apply(self, before, made, states, *[inputs[i] for i in self.inputs])
+                if self.unused is not None:
+                    self.watch(grown if self.first == 1 else grown[0], made[self.parts.results : self.after])
                 made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
             found = tuple([out(made, inputs) for out in self.outs])
             if self.watches:
@@ -77,6 +82,11 @@ class TrainingProgram:
     def before(self, inputs: Sequence) -> tuple:
         """The inputs as they are now. A backward pass that is itself differentiated runs the forward pass again from them."""
         return tuple([x.detach().clone() if i in self.parts.copied else x for i, x in enumerate(inputs)])
+
+    def watch(self, result: torch.Tensor, saved: Sequence) -> None:
+        """Looks whether this call is one of many that never go backward."""
+        if result.grad_fn is not None and self.unused is not None and not self.unused.goes_on(result.grad_fn, saved):
+            self.unused = None
 
     # ---- backward ----------------------------------------------------------------------------------------------------
     def backward(self, missing: frozenset[int]) -> tuple[Callable, tuple[int | None, ...]]:
@@ -93,7 +103,7 @@ class TrainingProgram:
 
     def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients of `inputs`, None where there are none."""
-        parts = self.parts
+        parts, self.unused = self.parts, None
         saved = ctx.saved_tensors if parts.saved or parts.saved_inputs else ()
         missing = frozenset(i for i, t in enumerate(tangents) if t is None)
         if not missing:  # else eager looks at what these outputs need only

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable
 
 PACKAGE = __name__.partition(".")[0]
+PACKAGES = (PACKAGE, "torch")  # whose lines are none of the program's
 LIBRARIES: dict[str, dict[str, Callable]] = {}
 BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
@@ -57,19 +58,19 @@ def warn_once(key: str, message: str) -> None:
 
 
 def _level() -> int:
-    """How far above the caller the first frame outside this package is, as `warnings` counts: without those of importing."""
+    """How far above the caller the program's line is, as `warnings` counts: without the frames of importing."""
     level = 1
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame):
+    while frame is not None and _is_none_of_the_programs(frame):
         level += not _imports(frame)
         frame = frame.f_back
     return level
 
 
-def _is_ours(frame: types.FrameType) -> bool:
-    """Whether a frame is of this package, or of what it made."""
+def _is_none_of_the_programs(frame: types.FrameType) -> bool:
+    """Whether a frame is of these packages, of what this one made, or of importing."""
     name, file = frame.f_globals.get("__name__") or "", frame.f_code.co_filename
-    return name.partition(".")[0] == PACKAGE or file.startswith(f"<{PACKAGE}") or _imports(frame)
+    return name.partition(".")[0] in PACKAGES or file.startswith(f"<{PACKAGE}") or _imports(frame)
 
 
 def _imports(frame: types.FrameType) -> bool:
