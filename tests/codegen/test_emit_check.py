@@ -19,7 +19,7 @@ from bytejit.codegen.aten.rewrite import contiguous
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit import call as call_module
 from bytejit.codegen.emit import check
-from bytejit.codegen.emit.check import KEPT, Fits, checked_from_python
+from bytejit.codegen.emit.check import KEPT, LibraryResults, checked_from_python
 from bytejit.codegen.libraries.stride_feedback import foreseen
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
@@ -59,8 +59,8 @@ def test_a_result_in_other_strides_is_copied(wrong: bool) -> None:
 @pytest.mark.cxx
 def test_only_the_first_call_at_a_size_is_checked_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    fit = Fits.fit
-    monkeypatch.setattr(Fits, "fit", lambda self, *args: seen.append(args[4]) or fit(self, *args))
+    fit = LibraryResults.fit
+    monkeypatch.setattr(LibraryResults, "fit", lambda self, *args: seen.append(args[4]) or fit(self, *args))
     graph = compiled_for_all(lambda x, w: F.linear(x, w).relu(), (r(4, 6), r(5, 6)), (("s0",), ()))
     for n, calls in ((4, 1), (4, 1), (9, 2), (4, 2), (9, 2)):
         graph(r(n, 6), r(5, 6))
@@ -68,16 +68,16 @@ def test_only_the_first_call_at_a_size_is_checked_from_python(monkeypatch: pytes
 
 
 def test_what_a_check_returns() -> None:
-    fits, f32 = Fits(), torch.float32
+    fits, f32 = LibraryResults(), torch.float32
     x = r(3, 4)
     assert fits.fit(x, (3, 4), (4, 1), f32, "op") is x
     assert fits.fit(r(3, 1)[:, :1], (3, 1), (1, 7), f32, "op").stride() == (1, 1)  # a size of 1 has any stride
     fits.learn((1,))
     assert set(fits.known) == {(1,)}
-    assert fits.fit(x, (3, 4), (1, 3), f32, "op").stride() == (1, 3) and fits.misfits == {"op"}
+    assert fits.fit(x, (3, 4), (1, 3), f32, "op").stride() == (1, 3) and fits.copied == {"op"}
     fits.learn((2,))
     assert (2,) not in fits.known
-    with pytest.raises(Bug, match=r"returned torch.float32\[3, 4\] on cpu, torch.float32\[4, 3\]"):
+    with pytest.raises(Bug, match=r"returned torch.float32\[3, 4\] on cpu, but torch.float32\[4, 3\]"):
         fits.fit(x, (4, 3), (3, 1), f32, "op")
     with pytest.raises(Bug, match="torch.bfloat16"):
         fits.fit(x, (3, 4), (4, 1), torch.bfloat16, "op")
@@ -103,7 +103,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_call_looks_at_what_a_kernel_reads(name: str) -> None:
     """dtype, device, sizes and strides, from C++ and from Python; a result laid out otherwise is copied, another raises."""
-    fits, read, x = Fits(), [], LAYOUTS[name]()
+    fits, read, x = LibraryResults(), [], LAYOUTS[name]()
     fits.fit(r(3, 4), (3, 4), (4, 1), torch.float32, "op", "", read)
     fits.learn((), [check.ExpectedResult((2, 1), (1, 9), torch.int64, torch.device("cpu")), *read])
     words, at = fits.known[()], 1 + check.words_of(2)
@@ -161,17 +161,17 @@ def test_a_library_whose_result_another_one_gets(monkeypatch: pytest.MonkeyPatch
 
 
 def test_few_sizes_are_remembered() -> None:
-    fits = Fits()
+    fits = LibraryResults()
     for n in range(KEPT + 5):
         fits.learn((n,))
     assert len(fits.known) == 5
 
 
 def test_a_result_in_a_temps_memory_is_copied() -> None:
-    fits, x = Fits(), r(3, 4)
+    fits, x = LibraryResults(), r(3, 4)
     kept = fits.own(x[1:], "op", (x,))
-    assert torch.equal(kept, x[1:]) and kept.data_ptr() != x[1:].data_ptr() and fits.misfits == {"op"}
-    assert fits.own(y := r(2), "other", (x,)) is y and fits.own(None, "none", (x,)) is None and fits.misfits == {"op"}
+    assert torch.equal(kept, x[1:]) and kept.data_ptr() != x[1:].data_ptr() and fits.copied == {"op"}
+    assert fits.own(y := r(2), "other", (x,)) is y and fits.own(None, "none", (x,)) is None and fits.copied == {"op"}
 
 
 # ---- the graph is built anew by what came ---------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class Compiled:
         report = report_of(self.gm)
         report.stats, report.lower_seconds, report.plan = made.stats, lowered, plan if self.texts else None
         report.stages, report.pass_seconds = list(self.journal.stages), dict(self.journal.seconds)
-        if made.fits is None:
+        if made.library_results is None:
             return made.call, made.numbers
 
         def again(returned: dict[str, tuple]) -> Callable | None:
@@ -170,7 +170,7 @@ class Compiled:
                 registry.count("fallbacks", f"a graph keeps its copies: {str(error).partition(chr(10))[0]}")
                 return None
 
-        return Replaceable(made.call, made.fits.returned, again), made.numbers
+        return Replaceable(made.call, made.library_results.returned, again), made.numbers
 
     def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
         """The plan and the kernels' text, from disk unless the texts of all stages are wanted."""

@@ -60,7 +60,7 @@ def compile_plan(
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )
-    return CompiledGraph(made.make(), "\n".join(source.units), made.text, stats, built.files, made.fits)
+    return CompiledGraph(made.make(), "\n".join(source.units), made.text, stats, built.files, made.library_results)
 
 
 class CpuTarget(Target):

@@ -128,7 +128,7 @@ def compile_plan_cuda(
         len(source.launches) + len(made.externs),
     )
     text = runnable(plan, source) if options.debug else source.text
-    return CompiledGraph(made.make(), text, made.text, stats, files, made.fits, made.numbers)
+    return CompiledGraph(made.make(), text, made.text, stats, files, made.library_results, made.numbers)
 
 
 def span(plan: Plan, source: TritonSource, arg: Arg, sizes: dict[str, int]) -> int:

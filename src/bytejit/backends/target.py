@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.emit.check import Fits
+from bytejit.codegen.emit.check import LibraryResults
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.codegen.passes import Pass
@@ -49,16 +49,16 @@ class Stats:
 
 @dataclass(frozen=True)
 class CompiledGraph:
-    """call(*inputs): the graph's outputs. source: the kernels' text; call_source: Python text of `call`. fits: what the first
-    call sees of the results of libraries, where sizes are all known. numbers: the inputs that are numbers and that `call` looks
-    at."""
+    """call(*inputs): the graph's outputs. source: the kernels' text; call_source: Python text of `call`. library_results: what
+    the first call sees of the results of libraries, where sizes are all known. numbers: the inputs that are numbers and that
+    `call` looks at."""
 
     call: Callable[..., Any]
     source: str
     call_source: str
     stats: Stats
     files: tuple[str, ...] = field(default=(), repr=False)
-    fits: Fits | None = field(default=None, repr=False)
+    library_results: LibraryResults | None = field(default=None, repr=False)
     numbers: frozenset[int] = frozenset()
 
     def __repr__(self) -> str:

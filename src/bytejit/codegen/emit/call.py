@@ -130,7 +130,7 @@ class CallPrinter(Operands):
         ]
         temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given if not is_window(e.target) else ()))
         if b.dtype in DTYPES:
-            self.bind("fit", self.fits.fit)
+            self.bind("fit", self.library_results.fit)
             dtype = self.bind(b.dtype, torch_dtype(b.dtype))
             name = repr(e.name) if len(e.outs) == 1 else "''"
             self.lines.append(
@@ -139,14 +139,14 @@ class CallPrinter(Operands):
                 )
             )
             self.bind("steady", steady_check())
-            self.bind("again", self.fits.again)
+            self.bind("again", self.library_results.again)
             at = self.words
             self.words += words_of(len(b.shape))
             self.lines.append(
                 UncheckedLine(f"if not steady(words, {at}, {text}): {text} = again(words, {at}, {text}, {e.target!r})")
             )
         if temps:
-            self.bind("own", self.fits.own)
+            self.bind("own", self.library_results.own)
             self.lines.append(CheckLine(f"{text} = own({text}, {e.target!r}, ({temps}))"))
 
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
@@ -272,7 +272,7 @@ class CallPrinter(Operands):
         key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
         self.numbers |= {self.plan.symbols[s] for s in self.plan.symbols if checks and s[0] not in "fr"}
         if checks:
-            self.bind("learn", self.fits.learn)
+            self.bind("learn", self.library_results.learn)
             self.lines.append(CheckLine(f"learn({key}, read)"))
             self.lines.insert(0, CheckLine("read = []"))
         names = {k: v for k, v in self.names.items()}
@@ -282,7 +282,7 @@ class CallPrinter(Operands):
         if checks:
             checking = [line for line in lines if type(line) is not UncheckedLine]
             text = f"def checked({', '.join(params)}):\n{indented(checking)}\n\n\n"
-            names["known"] = self.fits.known
+            names["known"] = self.library_results.known
             params += ["known=known", "checked=checked"]
             lines = [line for line in lines if type(line) is not CheckLine]
             fetched = [line for line in self.head if line.startswith("size_")]
@@ -292,7 +292,7 @@ class CallPrinter(Operands):
             f"{text}def call({', '.join(params)}):\n{indented(lines)}\n",
             names,
             tuple(self.externs),
-            self.fits if checks and not held else None,
+            self.library_results if checks and not held else None,
             frozenset(self.numbers),
         )
 

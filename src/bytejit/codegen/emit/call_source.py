@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .check import Fits
+from .check import LibraryResults
 
 FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
 
 
 @dataclass(frozen=True)
 class CallSource:
-    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what
+    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; library_results: what
     its first call records of their results, where all sizes are constants; numbers: positions of inputs that are numbers and
     that the text reads."""
 
     text: str
     names: dict[str, Any]
     externs: tuple[tuple[str, str], ...]
-    fits: Fits | None = None
+    library_results: LibraryResults | None = None
     numbers: frozenset[int] = frozenset()
 
     def __repr__(self) -> str:

@@ -81,13 +81,13 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 @dataclass
-class Fits:
+class LibraryResults:
     """What was recorded of the results of one graph's library calls. known: sizes at which all results were as inferred -> the
-    words that the compiled check reads; misfits: targets of which a result was copied; returned: name of a call in the plan ->
+    words that the compiled check reads; copied: targets of which a result was copied; returned: name of a call in the plan ->
     the strides it returned, where others were inferred."""
 
     known: dict[tuple, bytes] = field(default_factory=dict)
-    misfits: set[str] = field(default_factory=set)
+    copied: set[str] = field(default_factory=set)
     returned: dict[str, tuple] = field(default_factory=dict)
 
     def fit(
@@ -114,8 +114,8 @@ class Fits:
             raise Bug(f"{target} returned {result.dtype}{list(result.shape)} on {result.device}, but {wanted} was inferred")
         if wanted.lies_in(result.stride()):
             return result
-        if target not in self.misfits:
-            self.misfits.add(target)
+        if target not in self.copied:
+            self.copied.add(target)
             registry.count("externs", f"{target} returns other strides than inferred: copied")
         if name:
             self.returned[name] = tuple(result.stride())
@@ -137,15 +137,15 @@ class Fits:
             return result
         if not any(_shares(result, t) for t in temps):
             return result
-        if target not in self.misfits:
-            self.misfits.add(target)
+        if target not in self.copied:
+            self.copied.add(target)
             registry.count("externs", f"{target} returns a view of what it was given: copied")
         return result.clone()
 
     def learn(self, key: tuple, read: Sequence[ExpectedResult] = ()) -> None:
-        """Ends a checking call at the sizes `key`. If there was no misfit the plain version runs for these sizes from now on.
+        """Ends a checking call at the sizes `key`. If there was no copy the plain version runs for these sizes from now on.
         read: the expected results."""
-        if self.misfits:
+        if self.copied:
             return
         if len(self.known) >= KEPT:
             self.known.clear()

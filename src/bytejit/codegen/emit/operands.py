@@ -16,7 +16,7 @@ from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
 from bytejit.common.dtypes import torch_dtype
 from bytejit.errors import Bug
 
-from .check import Fits
+from .check import LibraryResults
 from .common import symbol_atoms, symbols_in
 from .memory import LARGE, LargeOutput
 
@@ -44,7 +44,7 @@ class Operands:
         self.lines: list[str] = []
         self.head: list[str] = []  # runs before `lines`
         self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> the function, and its name in a profiler
-        self.fits = Fits()
+        self.library_results = LibraryResults()
         self.words = 1  # length of the words of the results that are checked, and one word before them
         self.sizes = SizeText(self.symbol)
         self.derived = {

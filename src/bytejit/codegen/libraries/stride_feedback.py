@@ -1,5 +1,5 @@
 """A graph with the strides that its libraries returned. Where the first call finds results in other strides than inferred
-(`emit.check.Fits`), the graph is built again with those strides, which saves a copy in every call.
+(`emit.check.LibraryResults`), the graph is built again with those strides, which saves a copy in every call.
 
 Which strides a library returns is known for sure only after a call: torch's attention on a GPU chooses one of four
 kernels by the operands and the machine, and they lay their results out in different ways."""
