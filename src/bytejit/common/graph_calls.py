@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
+
 
 class GraphCall:
     """The target of a node, which calls `run`.
@@ -20,7 +22,9 @@ class GraphCall:
     ) -> None:
         self.run, self.opaque, self.parts = run, opaque, parts
         self.__name__ = self.__qualname__ = name or run.__name__
-        self.__module__, self.__doc__ = run.__module__, run.__doc__
+        # torch.fx spells what says that it is of torch's modules as an expression, and such a name is another object's
+        self.__module__ = __name__ if special_cases.TORCH.made(run) else run.__module__
+        self.__doc__ = run.__doc__
 
     def __call__(self, *args: Any) -> Any:
         return self.run(*args)
