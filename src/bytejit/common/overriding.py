@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +42,11 @@ def untold(work: Callable, args: tuple) -> Any:
 def as_subclass(x: torch.Tensor, cls: type) -> torch.Tensor:
     """x.as_subclass(cls), told to no override."""
     return untold(x.as_subclass, (cls,))
+
+
+def make_wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """A tensor without memory of its own, of a class that runs operations itself; told to no override."""
+    return untold(partial(torch.Tensor._make_wrapper_subclass, **kwargs), args)
 
 
 def within_modes(entry: Callable, leaves: tuple[Kind, ...], miss: object) -> Callable:

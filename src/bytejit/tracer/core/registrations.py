@@ -26,6 +26,7 @@ from bytejit.tracer.torch import (
     hooks,
     inference_mode,
     library_settings,
+    made_wrappers,
     optimizers,
     overrides,
     parameters,

@@ -111,7 +111,7 @@ NONE, TRUE, FALSE = Known(None), Known(True), Known(False)
 class TensorVar(Var):
     """A tensor: the FX node that makes it and its fake. `real` is the tensor itself when it is an input."""
 
-    __slots__ = ("node", "fake", "real", "attrs", "cls", "version", "cls_changed", "base")
+    __slots__ = ("node", "fake", "real", "attrs", "cls", "version", "cls_changed", "base", "wrapper")
 
     def __init__(
         self, node: torch.fx.Node | None, fake: Any, source: Source | None = None, real: Any = None, cls: type | None = None
@@ -120,6 +120,7 @@ class TensorVar(Var):
         self.node, self.fake, self.real, self.cls = node, fake, real, cls
         self.attrs: dict[str, Var] = {}
         self.base: TensorVar | None = None  # of an instance of a subclass made inside: the plain tensor behind it
+        self.wrapper: tuple[list[Var], dict[str, Var]] | None = None  # what _make_wrapper_subclass was called with, inside
 
     def __repr__(self) -> str:
         return f"TensorVar({self.node}: {tuple(self.fake.shape)})"

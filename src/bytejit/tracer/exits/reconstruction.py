@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bytejit.common.gradients import spent
-from bytejit.common.overriding import as_subclass
+from bytejit.common.overriding import as_subclass, make_wrapper
 from bytejit.guards.references import written_out
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
@@ -86,6 +86,8 @@ class Reconstruction(Statements):
             return self.at.source(v.source)
         if v.base is not None:
             return self.names.get(id(v)) or self.subclass_instance(v)
+        if v.wrapper is not None:
+            return self.names.get(id(v)) or self.wrapper_subclass(v, *v.wrapper)
         if v.node is None:
             raise CannotReconstruct("a tensor made inside a function transform", self.t.escaped.get(id(v), 0))
         known, name = id(v) in self.names, self.output(v.node)
@@ -103,6 +105,14 @@ class Reconstruction(Statements):
         of = self.value(v.base)
         name = self.new_name(v)
         self.lines.append(f"{name} = {self.bind(as_subclass)}({of}, {self.bind(v.cls)})")
+        self.lines += containers.attributes(self, name, v)
+        return name
+
+    def wrapper_subclass(self, v: TensorVar, args: list[Var], kwargs: dict[str, Var]) -> str:
+        """A tensor without memory of its own, made by the call that made it, with the attributes that it got."""
+        given = [self.value(a) for a in args] + [f"{k}={self.value(a)}" for k, a in kwargs.items()]
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(make_wrapper)}({', '.join(given)})")
         self.lines += containers.attributes(self, name, v)
         return name
 

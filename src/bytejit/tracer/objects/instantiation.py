@@ -45,7 +45,7 @@ class Instantiation(Component):
             init, init_owner = class_lookup(type(obj.obj), "__init__")
             if isinstance(init, types.FunctionType):
                 self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
-        if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
+        if isinstance(obj, (InstanceVar, TensorVar)) and obj.cls is not None and issubclass(obj.cls, cls):
             init, init_owner = class_lookup(obj.cls or torch.Tensor, "__init__")
             if isinstance(init, types.FunctionType):
                 result = self.t.values.real(

@@ -40,7 +40,7 @@ from bytejit.tracer.core.values import (
     expect,
 )
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
-from bytejit.tracer.torch.subclasses import check_class
+from bytejit.tracer.torch.subclasses import check_class, looks
 
 OFF_SUBCLASSES, OFF_ALL = torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction
 NOT_IMPLEMENTED = NotImplemented
@@ -110,10 +110,10 @@ class Overrides(Component):
         """What fn(*args, **kwargs) returns where a mode or an argument overrides it; None: nothing does."""
         kinds = {m.cls for m in self.functions_off}
         if self.all_off or OFF_ALL in kinds:
-            return None
+            return looks(self.t, fn, args, kwargs)
         found = [] if kinds else self.overriders((*args, *kwargs.values()))
         if not found and not self.modes:
-            return None
+            return looks(self.t, fn, args, kwargs)
         self.relies_on_overrides()
         found = by_precedence(found, self.t.type_of)
         classes = [v.cls for v in found if isinstance(v, TensorVar) and v.cls is not None]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from bytejit.common import special_cases
 from bytejit.common.overriding import PLAIN
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import TensorVar, Var
 from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_lookup
 
 # special methods that a subclass may define; others (operators) are looked up on torch's classes
@@ -18,6 +21,20 @@ HARMLESS = {
         "annotate_func annotations_cache"
     ).split()
 }
+
+LOOKS = frozenset(
+    getattr(torch.Tensor, name)
+    for name in "dim ndimension numel nelement size stride is_contiguous is_floating_point is_complex is_signed __len__".split()
+)
+
+
+def looks(t: Any, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+    """What a method says of a tensor that no graph takes, where it asks for no more than its looks; None: it asks for more."""
+    of = args[0] if args else None
+    if not isinstance(of, TensorVar) or of.node is not None or of.cls is None or fn not in LOOKS:
+        return None
+    given = [t.const(a) for a in args[1:]], {k: t.const(v) for k, v in kwargs.items()}
+    return t.calls.model(t.tensors.run_fake(fn, (of.fake, *given[0]), given[1]))
 
 
 def dispatches(cls: type) -> bool:
