@@ -89,6 +89,10 @@ SHARDED_TENSORS = Origin(
 )
 LOGGING = Origin(("logging",), "a logger's message that is to be said breaks the graph")
 WARNINGS = Origin(("warnings", "_py_warnings"), "functions that set what becomes of warnings run as they are")
+QUANTISED = Origin(
+    ("torch.ao.nn.quantized.*", "torch.ao.nn.intrinsic.quantized.*"),
+    "layers that hold one library call: one that breaks stays whole",
+)
 PACKED_SEQUENCES = Origin(("torch.nn.utils.rnn",), "functions that pack sequences run as they are: they go by tensors' values")
 LIGHTNING = Origin(
     ("pytorch_lightning.*", "lightning.pytorch.*"),

@@ -42,7 +42,7 @@ def compiled_callee(callee: Any, owner: CompiledFunction) -> Any:
         return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
     if isinstance(callee, types.FunctionType):
         return _compiled_function(callee, owner)
-    if not isinstance(callee, type) and type(callee) not in RECURRENT:
+    if not isinstance(callee, type) and type(callee) not in RECURRENT and not special_cases.QUANTISED.made(type(callee)):
         call = getattr(type(callee), "__call__", None)
         if isinstance(call, types.FunctionType):
             return types.MethodType(compiled_callee(call, owner), callee)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
+from bytejit.guards.sources import Attr
 from bytejit.tracer.core.frame import Ins
 from bytejit.tracer.core.job import Job, Stop
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, Known, Var
+from bytejit.tracer.core.values import NULL, Known, Lazy, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import CALL_EX_ALWAYS_HAS_KWARGS
 
 CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
@@ -36,6 +39,8 @@ def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -
         raise AssertionError(f"stack {snapshot.stack} at {point}")
     stack = [v for i, v in enumerate(snapshot.stack) if i not in point.nulls]
     callee_at = callee_slot(t, ins, snapshot.stack) if stop.depth > 0 and compiled_callee is not None else None
+    if callee_at is not None and takes_quantised(t, snapshot.stack[callee_at + 1 :]):
+        callee_at = None
     callee = snapshot.stack[callee_at] if callee_at is not None else None
     callee_index = next((i for i, v in enumerate(stack) if v is callee), None) if callee is not None else None
     unbound = Known(job.unbound)
@@ -52,6 +57,19 @@ def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -
         return f"return (({''.join(x + ', ' for x in texts)}), {point.id})"
 
     return WayOut(values, last, point.id, env)
+
+
+def takes_quantised(t: Tracer, arguments: list[Var]) -> bool:
+    """Whether a call takes quantised tensors and no others, which is guarded then: within it no graph would hold work."""
+    given = [v for a in arguments for v in (a.items if isinstance(a, SeqVar) else (a,))]
+    tensors = [v for v in given if isinstance(v, TensorVar) or isinstance(v, Lazy) and isinstance(v.obj, torch.Tensor)]
+    quantised = [v for v in tensors if isinstance(v, Lazy) and v.source is not None and v.obj.is_quantized]
+    if not tensors or len(quantised) < len(tensors):
+        return False
+    for v in quantised:
+        t.guard("TYPE_IS", v.source, type(v.obj))
+        t.guard("EQUALS", Attr(v.origin, "is_quantized"), True)
+    return True
 
 
 def callee_slot(t: Tracer, ins: Ins, stack: list[Var]) -> int | None:
