@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
 from bytejit.codegen.aten.float_marks import FloatMarks, with_marks
-from bytejit.codegen.aten.graph import Aten, Mutation, Out, check, renumbered
+from bytejit.codegen.aten.graph import Aten, Out, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import FakeRun, Outputs, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorded_values import Root
@@ -153,7 +153,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     made = Aten(
         rec.graph,
         tuple(renumbered(o, input=moved.__getitem__) for o in outs),
-        tuple(Mutation(moved[m.input], m.position) for m in mutations),
+        tuple(replace(m, input=moved[m.input]) for m in mutations),
         tuple(rec.constants),
     )
     return Joint(

@@ -12,7 +12,7 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.common.graph_info import info_of, report_of
 
 from .set_data import apart_from_sets
-from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
+from .surround import counted, fakes_of, guarded, not_normalised, through_torch, without_autocast
 from .training import trained
 
 
@@ -32,4 +32,4 @@ def _aot_eager(gm: torch.fx.GraphModule) -> Callable:
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
     report_of(gm).stages = [("aten", aten.text(), ".txt")]
-    return guarded(gm, without_autocast(gm, run_aten(aten)), aten)
+    return guarded(gm, counted(without_autocast(gm, run_aten(aten)), aten), aten)

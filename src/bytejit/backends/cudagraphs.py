@@ -13,7 +13,7 @@ from bytejit.common.graph_info import info_of
 
 from .devices import target_of
 from .recording import Told, record_graph
-from .surround import fakes_of, guarded, not_normalised, without_autocast
+from .surround import counted, fakes_of, guarded, not_normalised, without_autocast
 
 
 def cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
@@ -44,4 +44,4 @@ def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:
         registry.count("cudagraphs", f"not recorded: {reason}")
         Told(gm, info_of(gm).settings.options)(f"not recorded: {reason}")
         return gm.forward
-    return guarded(gm, record_graph(gm, aten, runner(aten), target.device.index, "forced"), aten)
+    return guarded(gm, counted(record_graph(gm, aten, runner(aten), target.device.index, "forced"), aten), aten)

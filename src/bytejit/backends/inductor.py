@@ -27,7 +27,7 @@ from bytejit.options import Options
 from .compiled import Compiled
 from .devices import CPU, made, target_of
 from .set_data import apart_from_sets
-from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
+from .surround import counted, fakes_of, guarded, not_normalised, through_torch, without_autocast
 from .target import Target
 
 
@@ -63,7 +63,7 @@ def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list,
         aten = normalise(gm, fakes_of(gm))
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
-    return in_kernels(gm, lambda: guarded(gm, compile_aten(gm, aten, target, example_inputs), aten))
+    return in_kernels(gm, lambda: guarded(gm, counted(compile_aten(gm, aten, target, example_inputs), aten), aten))
 
 
 def training() -> ModuleType:

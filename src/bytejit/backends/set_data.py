@@ -9,21 +9,23 @@ from typing import Any
 
 from torch import fx
 
+from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, make
 
-from .surround import through_torch
+from .surround import counting, through_torch
 
 
 @dataclass(frozen=True)
 class Without:
-    """A graph that sets nothing. sets: the inputs whose data were set; the graph's last results are these data. given: (result,
-    input) of what is returned and is such an input itself."""
+    """A graph that sets nothing. sets: the inputs whose data were set; the graph's last results are these data. writes: how many
+    writes their versions count. given: (result, input) of what is returned and is such an input itself."""
 
     graph: fx.GraphModule
     sets: tuple[int, ...]
+    writes: tuple[int, ...]
     given: tuple[tuple[int, int], ...]
 
 
@@ -36,7 +38,7 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
         return through_torch(gm, found)
     call, sets, given, lent = compile(found.graph), found.sets, dict(found.given), info_of(gm).needs_grad
 
-    def setting(*inputs: Any) -> Any:
+    def assigning(*inputs: Any) -> Any:
         # what a backward pass may compute from is the tensor as it is now
         seen = [x.detach() if lent and i in sets else x for i, x in enumerate(inputs)]
         made = call(*seen)
@@ -45,6 +47,7 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
             inputs[i].data = x
         return tuple(results)
 
+    setting = counting(assigning, dict(zip(sets, found.writes)))
     report = report_of(gm)
     if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
         report.writes_last = weakref.ref(setting)
@@ -81,7 +84,8 @@ def without_sets(gm: fx.GraphModule) -> Without | str:
     report_of(gm)  # of both
     module.meta = {**gm.meta, INFO: replace(info_of(gm), sets_data=False)}
     given = tuple((k, placeholders.index(x)) for k, x in enumerate(wanted) if x in sets)
-    return Without(module, tuple(map(placeholders.index, sets)), given)
+    writes = tuple(versions_of(n.meta["val"]) for n in sets)
+    return Without(module, tuple(map(placeholders.index, sets)), writes, given)
 
 
 def sets_within(gm: fx.GraphModule) -> bool:

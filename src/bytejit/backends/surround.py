@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -132,6 +132,37 @@ def overlap_in_memory(inputs: tuple, written: list[int]) -> bool:
 
 def storage_of(x: Any) -> torch.UntypedStorage | None:
     return x.untyped_storage() if isinstance(x, torch.Tensor) else None
+
+
+def counted(call: Callable, aten: Aten) -> Callable:
+    """`call`, after which the versions of the inputs that it writes count the program's writes: it writes each once itself."""
+    silent = {m.input: 0 for m in aten.mutations if m.writes == 0}
+    more = tuple(m.input for m in aten.mutations for _ in range(1, m.writes))
+    writes = counting(call, silent) if silent else call
+    if not more:
+        return writes
+    bump = torch.autograd.graph.increment_version
+
+    def counted_call(*inputs: Any) -> Any:
+        found = writes(*inputs)
+        bump([inputs[i] for i in more])
+        return found
+
+    return counted_call
+
+
+def counting(call: Callable, counts: Mapping[int, int]) -> Callable:
+    """`call`, after which the versions of inputs are so much higher than before it, whatever `call` counts."""
+    at, added = tuple(counts), tuple(counts.values())
+
+    def setting_versions(*inputs: Any) -> Any:
+        tensors = tuple([inputs[i] for i in at])
+        versions = tuple([t._version + n for t, n in zip(tensors, added)])
+        found = call(*inputs)
+        torch._C._autograd._unsafe_set_version_counter(tensors, versions)
+        return found
+
+    return setting_versions
 
 
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:

@@ -26,7 +26,7 @@ from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
 
 from .set_data import apart_from_sets
-from .surround import fakes_of, guarded, not_normalised, through_torch
+from .surround import counted, fakes_of, guarded, not_normalised, through_torch
 
 Build = Callable[[fx.GraphModule, Aten], Callable]
 Change = Callable[[Aten], Aten]
@@ -45,7 +45,7 @@ def either(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> C
     if info_of(gm).needs_grad:
         return trained(gm, build, lay_out)
     aten = normalise(gm, fakes_of(gm))
-    return guarded(gm, build(gm, aten), aten)
+    return guarded(gm, counted(build(gm, aten), aten), aten)
 
 
 def from_aten(gm: fx.GraphModule, build: Build) -> Callable:
@@ -96,7 +96,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
             return run_aten(aten)
 
     gm.meta[INFO] = replace(info, replayer=partial(ForwardReplayer, passes=passes))
-    forward, report = build(gm, parts.forward), report_of(gm)
+    forward, report = counted(build(gm, parts.forward), parts.forward), report_of(gm)
     report.saved.append(parts.summary())
     report.stages = [*report.stages, ("backward", parts.backward.text(), ".txt"), ("saved", parts.summary(), ".txt")]
     return guarded(gm, TrainingProgram(gm, parts, forward, backward), parts.forward)

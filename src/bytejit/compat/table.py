@@ -73,6 +73,13 @@ TORCH = (
         _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled""",
     ),
     *_rows("a recurrent layer keeps what its backward pass reads, unfollowed by autograd", "_AutoDispatchBelowAutograd"),
+    *_rows("versions of tensors that a graph writes count the program's writes", "_autograd._unsafe_set_version_counter"),
+    *_rows(
+        "a saved tensor is looked at by itself, where only some outputs of a graph were used",
+        "_autograd.SavedTensor _autograd.SavedTensor.unpack",
+        probe="use",
+        without="where the program wrote another output, such a backward pass raises torch's error",
+    ),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
     *_rows("which backward pass computes a checkpointed part again", "_current_graph_task_id"),

@@ -113,7 +113,7 @@ def _first(aten: Aten, inside: set[fx.Node], made: list[fx.Node], late: list[Mut
         node.replace_all_uses_with(last, propagate_meta=False)
     for old in reversed([n for n in aten.graph.nodes if n in inside or n in made]):
         new.erase_node(same[old])
-    mutations = tuple(Mutation(m.input, kept.index(m.position)) for m in aten.mutations if m.position not in dropped)
+    mutations = tuple(replace(m, position=kept.index(m.position)) for m in aten.mutations if m.position not in dropped)
     return replace(aten, graph=new, outputs=tuple(renumbered(o, kept.index) for o in aten.outputs), mutations=mutations)
 
 

@@ -94,10 +94,12 @@ def renumbered(out: Out, value: Callable[[int], int] = same, input: Callable[[in
 
 @dataclass(frozen=True)
 class Mutation:
-    """At the end the value at `position` is copied into input `input`."""
+    """At the end the value at `position` is copied into input `input`. writes: how many of the program's its version counts
+    (none of those through `.data`)."""
 
     input: int
     position: int
+    writes: int = 1
 
 
 @dataclass(frozen=True)

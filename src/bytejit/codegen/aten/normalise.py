@@ -259,8 +259,13 @@ def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
         node = root.node
         if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, index)):
             node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
-        mutations.append(Mutation(index, found.add(node)))
+        mutations.append(Mutation(index, found.add(node), versions_of(root.fake)))
     return tuple(mutations)
+
+
+def versions_of(fake: Fake) -> int:
+    """How many writes into a new fake its version counts; of an inference tensor, which has none, that does not matter."""
+    return 1 if fake.m.store.inference else fake._version
 
 
 def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
