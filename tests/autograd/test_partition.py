@@ -29,10 +29,20 @@ def calls(aten) -> list[str]:
 
 
 def test_cheap_chains_are_computed_again():
-    """One value is kept where eager keeps three."""
-    x, w = torch.randn(4, 8), torch.randn(8, requires_grad=True)
+    """No value is kept where eager keeps two besides the inputs."""
+    x, w = torch.randn(4, 8, requires_grad=True), torch.randn(8, requires_grad=True)
     parts = parts_of(lambda x, w: ((x * w * 2 + 1).relu() * 3).square(), x, w)
     assert (parts.saved, len(parts.saved_inputs)) == (0, 2)
+
+
+def test_nothing_is_computed_again_from_an_input_that_eager_does_not_save():
+    """It may be written between the passes. A value made of it is kept, or a copy of it where that is smaller."""
+    x, w = torch.randn(64, 8), torch.randn(8, requires_grad=True)
+    parts = parts_of(lambda x, w: ((x * w * 2 + 1).relu() * 3).square(), x, w)
+    assert parts.saved == len(parts.saved_inputs) == calls(parts.forward).count("clone") == 1
+    x, w = torch.randn(8), torch.randn(8, requires_grad=True)
+    parts = parts_of(lambda x, w: (x * w + 1).sin(), x, w)
+    assert parts.saved == len(parts.saved_inputs) == 1 and "clone" not in calls(parts.forward)
 
 
 def test_products_and_random_numbers_are_not_computed_again():

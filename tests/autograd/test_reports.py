@@ -33,5 +33,5 @@ def back(f, *args):
 def test_explain_says_what_is_saved():
     w = torch.randn(4, 8, requires_grad=True)
     f = bytejit.compile(lambda x, w: ((x * w * 2 + 1).relu() * 3).square(), backend="aot_eager")
-    found = bytejit.explain(f, torch.randn(4, 8), w)
+    found = bytejit.explain(f, torch.randn(4, 8, requires_grad=True), w)
     assert "Saved for the backward pass:" in str(found) and "0 values" in str(found) and "x relu" in str(found)

@@ -86,6 +86,64 @@ def other_output(compiled: Callable) -> object:
     return w.grad
 
 
+def not_saved(op: Callable, write: Callable, *others: torch.Tensor) -> Callable:
+    """What is written between the passes is read by the forward pass, and eager does not save it."""
+
+    def program(compiled: Callable) -> object:
+        w, x = torch.linspace(0.5, 1.5, 4).requires_grad_(), torch.linspace(-1, 2, 4)
+        read = [t.clone() for t in others]
+        loss = compiled(op)(w, x, *read).sum()
+        with torch.no_grad():
+            write(w, *read)
+        loss.backward()
+        return w.grad, w._version, [t._version for t in read]
+
+    return program
+
+
+def pieces(write: Callable) -> Callable:
+    """A chain of two compiled functions, what is between them is written."""
+
+    def program(compiled: Callable) -> object:
+        w = torch.linspace(0.5, 1.5, 4).requires_grad_()
+        first, second = compiled(lambda w: (w.exp(), w * 3)), compiled(lambda x: x * 2 + 1)
+        a, b = first(w)
+        y = second(b)
+        write(a, b)
+        y.sum().backward()
+        return w.grad, a._version, b._version
+
+    return program
+
+
+def codebook(compiled: Callable) -> object:
+    """A running mean through `.data`, after its value was read, by a second function."""
+    w, book = torch.linspace(0.5, 1.5, 4).requires_grad_(), torch.linspace(-1, 1, 12).view(3, 4)
+
+    def quantise(w: torch.Tensor) -> torch.Tensor:
+        return (w - book[(w - book).pow(2).sum(1).argmin()]).tanh().pow(2).sum()
+
+    def update(w: torch.Tensor) -> None:
+        book.data.mul_(0.5).add_(w.detach())
+
+    quantise, update, found = compiled(quantise), compiled(update), []
+    for _ in range(2):
+        w.grad, loss = None, quantise(w)
+        update(w)
+        loss.backward()
+        found += [loss.detach(), w.grad, book.clone(), torch.tensor(book._version)]
+    return found
+
+
+def clipped(compiled: Callable) -> object:
+    """A compiled function that writes the weights through `.data`, between the passes."""
+    w = torch.linspace(0.5, 1.5, 4).requires_grad_()
+    loss, clip = compiled(lambda x: (x * w.clamp(-1, 1)).sum())(torch.ones(4)), compiled(lambda: w.data.clamp_(-0.5, 0.5))
+    clip()
+    loss.backward()
+    return w.grad, w.detach(), torch.tensor(w._version)
+
+
 def twice(op: Callable, retain: bool = False) -> Callable:
     def program(compiled: Callable) -> object:
         w = torch.linspace(0.5, 1.5, 4).requires_grad_()
@@ -109,6 +167,15 @@ PROGRAMS: dict[str, Callable] = {
     "buffer between": buffer_between,
     "statistics between": statistics_between,
     "another output": other_output,
+    "what is not saved": not_saved(lambda w, x: (w * x).sin(), lambda w: w.add_(1)),
+    "what is not saved, through data": not_saved(lambda w, x: (w * x).sin(), lambda w: w.data.add_(1)),
+    "a shift": not_saved(lambda w, x, b: (w * x + b).sin(), lambda w, b: b.add_(1), torch.ones(4)),
+    "a shift, through data": not_saved(lambda w, x, b: (w * x + b).sin(), lambda w, b: b.data.add_(1), torch.ones(4)),
+    "a mask": not_saved(lambda w, x, m: w.masked_fill(m > 0, 0).exp(), lambda w, m: m.zero_(), torch.tensor([0, 1, 0, 1])),
+    "between two parts, one unused": pieces(lambda a, b: a.detach().zero_()),
+    "between two parts, through data": pieces(lambda a, b: (a.data.zero_(), b.data.zero_())),
+    "a codebook": codebook,
+    "clipped weights": clipped,
     "backward twice": twice(lambda w: w.sin() * w),
     "backward twice of a multiple": twice(lambda w: w * 2),
     "backward twice of a sum": twice(lambda w: w + 1),
@@ -122,6 +189,36 @@ def outcome(program: Callable, compiled: Callable) -> object:
         return program(compiled)
     except RuntimeError as e:
         return str(e).partition(": [")[0][:200]
+
+
+def writes(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Writes of all kinds into inputs."""
+    x.data.mul_(2)
+    a.data.add_(1)
+    a.detach().add_(1)
+    a[1:].mul_(3)
+    a.t_().add_(x)
+    b.add_(1)
+    b.data = x * 3
+    b.mul_(2)
+    b[:1] = 0
+    return x + a + b
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.cxx)])
+def test_versions_count_the_writes(backend: str, grad: bool) -> None:
+    """Of inputs: as many as eager counts, none of those through `.data`."""
+    found = []
+    for f in (writes, bytejit.compile(writes, backend=backend)):
+        args = [torch.linspace(0, 1, 4) for _ in range(3)]
+        w = torch.ones(4, requires_grad=grad)
+        for _ in range(2):
+            y = f(*args) * w
+            if grad:
+                y.sum().backward()
+        found.append([y.detach(), *args, *(torch.tensor(t._version) for t in args)])
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

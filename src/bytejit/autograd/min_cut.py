@@ -31,11 +31,13 @@ aten = torch.ops.aten
 @dataclass(frozen=True)
 class Cut:
     """A graph that is to be cut. forward: calls before the backward pass; calls: those of the backward pass; weights: inputs
-    that live anyway; shown: values that the forward pass returns anyway."""
+    that live anyway; lent: inputs that the backward pass reads as they are, those of others are copied; shown: values that the
+    forward pass returns anyway."""
 
     forward: frozenset[fx.Node]
     calls: frozenset[fx.Node]
     weights: frozenset[fx.Node]
+    lent: frozenset[fx.Node]
     shown: frozenset[fx.Node]
 
     # ---- what a node is ----------------------------------------------------------------------------------------------
@@ -58,10 +60,13 @@ class Cut:
         return n in self.shown or not fused(n) or any(not fused(u) for u in n.users if u in self.forward)
 
     def width(self, n: fx.Node) -> float:
-        """The cost of keeping a value. Units: bytes. A value that would not be written otherwise counts twice."""
+        """The cost of keeping a value. Units: bytes. A value that would not be written otherwise counts twice, a copy of an
+        input three times."""
         spec = n.meta["spec"]
-        if n.op == "placeholder":
+        if n in self.lent:
             return 1.0 if n in self.weights else 0.5 * bytes_of(spec)
+        if n.op == "placeholder":
+            return 3.0 * bytes_of(spec)
         if is_view_node(n):
             return math.inf
         return bytes_of(spec) * (1.0 if self.stored(n) else 2.0)

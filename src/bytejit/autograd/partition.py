@@ -83,7 +83,11 @@ class Parts:
 def partition(joint: Joint, weights: frozenset[int] = frozenset(), budget: float = 1.0) -> Parts:
     """The two graphs. What the forward pass computed and the backward pass reads is saved, or computed again where that is
     cheap (`min_cut`) or the budget asks for it (`budget`); views, and what is made of numbers alone, are made again. weights:
-    inputs that stay alive anyway."""
+    inputs that stay alive anyway.
+
+    The program may write an input between the two passes. Where eager saves that input, it raises an error, or, after a write
+    through `.data`, computes from the new values: so does the backward graph. Where eager does not save it, nothing happens in
+    eager: the backward graph has a copy, where it computes something again from that input."""
     return _Partition(joint, weights, budget).parts()
 
 
@@ -93,6 +97,7 @@ class _Partition:
     def __init__(self, joint: Joint, weights: frozenset[int], budget: float) -> None:
         self.joint, self.weights, self.budget, self.budget_summary = joint, weights, budget, ""
         self.recomputed: set[fx.Node] = set()
+        self.lent: set[fx.Node] = set()  # the inputs that eager saves as well; of others the backward graph gets copies
         *self.nodes, last = joint.aten.graph.nodes
         self.flat: tuple = last.args[0]
         self.inputs = self.nodes[: joint.inputs]
@@ -109,13 +114,14 @@ class _Partition:
         followed = [self.flat[p] for o in self.results[: len(self.tangents)] for p in positions(o)]
         read_and_written = self.written & ancestors(followed)
         shown = [self.flat[p] for o in self.gradients for p in positions(o)]
-        self.recomputed = self.choose_recomputed(shown)
-        back, read = self.backward_calls(shown)
         taken = [
             self.inputs[o.index] for o in map(base_of, self.gradients) if isinstance(o, Input) and o.index < len(self.inputs)
         ]
+        self.lent = {*self.backward_calls(shown)[1], *taken}.intersection(self.inputs) - self.written
+        self.recomputed = self.choose_recomputed(shown)
+        back, read = self.backward_calls(shown)
         read = dict.fromkeys([*read, *taken])
-        saved_inputs = [n for n in self.inputs if n in read and n not in self.written and isinstance(n.meta.get("spec"), Spec)]
+        saved_inputs = [n for n in self.inputs if n in read and n in self.lent and isinstance(n.meta.get("spec"), Spec)]
         saved = self.values_to_save(read, self.held(saved_inputs))
         numbers = self.numbers([*back, *shown])
         sizes, layouts = self.layouts()
@@ -161,8 +167,8 @@ class _Partition:
 
         calls, read = self.backward_calls(shown)
         results = frozenset(self.flat[p] for o in self.results for p in positions(o))
-        weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] not in self.written)
-        cheap = Cut(self.joint.forward, frozenset(calls), weights, results).recomputed(read)
+        weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] in self.lent)
+        cheap = Cut(self.joint.forward, frozenset(calls), weights, frozenset(self.lent), results).recomputed(read)
         return cheap if self.budget == 1 else self.choose_within_budget(cheap, shown)
 
     def choose_within_budget(self, cheap: set[fx.Node], shown: Sequence[fx.Node]) -> set[fx.Node]:
@@ -171,7 +177,7 @@ class _Partition:
 
         held = frozenset(self.held(self.inputs))
         calls, read = self.backward_calls(shown)
-        everything = LeastBytes(self.joint.forward, frozenset(calls), held, frozenset()).recomputed(read)
+        everything = LeastBytes(self.joint.forward, frozenset(calls), held, held, frozenset()).recomputed(read)
 
         def walk(again: set[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
             self.recomputed = again
@@ -184,8 +190,8 @@ class _Partition:
         return found.again
 
     def held(self, inputs: Iterable[fx.Node]) -> set[fx.Node]:
-        """What the backward graph has without a value saved for it: inputs that are not written, constants, tangents."""
-        return {*(n for n in inputs if n not in self.written), *self.constants, *self.tangents}
+        """What the backward graph has without a value saved for it: inputs that eager saves too, constants, tangents."""
+        return {*(n for n in inputs if n in self.lent), *self.constants, *self.tangents}
 
     def values_to_save(self, read: Iterable[fx.Node], held: Set[fx.Node]) -> list[fx.Node]:
         """The values that the backward graph reads and that the forward graph must return for it."""
@@ -264,7 +270,7 @@ class _Partition:
         flat = [env[self.flat[p]] for p in places]
         outs = [renumbered(o, moved.__getitem__, self.index_in_forward) for o in self.results]
         for n in saved:
-            value = copied(graph, env[n]) if n.op == "placeholder" else env[n]  # an input that is written: as it was
+            value = copied(graph, env[n]) if n.op == "placeholder" else env[n]  # an input that may be written: as it was
             if value not in flat:
                 flat.append(value)
             outs.append(OutputValue(flat.index(value)))

@@ -11,13 +11,14 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import fx
 from torch.autograd.function import FunctionCtx
 
 from bytejit.codegen.aten.applied_functions import has_passes
-from bytejit.codegen.aten.graph import Alias, Aten
+from bytejit.codegen.aten.graph import Alias, Aten, Input, base_of
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.autocast import autocast_now, autocast_state
@@ -31,6 +32,17 @@ from .undefined import without
 from .unused import Watched
 from .versions import TWICE, check_unchanged
 
+UNPACK = getattr(torch._C._autograd.SavedTensor, "unpack", None)
+
+
+@dataclass(frozen=True)
+class BackwardPass:
+    """A compiled backward graph. places: of each gradient in its outputs; read: which of its inputs it reads."""
+
+    call: Callable
+    places: tuple[int | None, ...]
+    read: frozenset[int]
+
 
 class TrainingProgram:
     """A graph whose outputs need gradients. forward: runs `parts.forward`; backward(aten): compiles a backward graph."""
@@ -40,9 +52,7 @@ class TrainingProgram:
         self.plain = gm.forward
         self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
         self.autocast, self.casts = autocast_now(), autocast_state()
-        # which tangents are undefined -> (the compiled backward graph without them, the position of each gradient in its
-        # outputs)
-        self.made: dict[frozenset[int], tuple[Callable, tuple[int | None, ...]]] = {}
+        self.made: dict[frozenset[int], BackwardPass] = {}  # by which tangents are undefined
         self.lock = threading.Lock()
         self.inputs = tuple(i for i, _ in parts.grads)
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
@@ -89,22 +99,31 @@ class TrainingProgram:
             self.unused = None
 
     # ---- backward ----------------------------------------------------------------------------------------------------
-    def backward(self, missing: frozenset[int]) -> tuple[Callable, tuple[int | None, ...]]:
-        """The compiled backward graph without some tangents, built on first use, and the position of each gradient."""
+    def backward(self, missing: frozenset[int]) -> BackwardPass:
+        """The compiled backward graph without some tangents, built on first use."""
         found = self.made.get(missing)
         if found is None:
             with self.lock:
                 if missing not in self.made:
                     whole = self.parts.backward, tuple(range(len(self.parts.backward.outputs)))
                     aten, places = without(self.parts, missing) if missing else whole
-                    self.made[missing] = preserved(self.build, aten), places
+                    self.made[missing] = BackwardPass(preserved(self.build, aten), places, read_inputs(aten))
                 found = self.made[missing]
         return found
+
+    def saved_values(self, ctx: CompiledRegion, missing: frozenset[int]) -> Sequence[torch.Tensor]:
+        """What the forward pass saved. Raises: RuntimeError where the program has written what this backward pass reads."""
+        if not self.parts.saved and not self.parts.saved_inputs:
+            return ()
+        if not missing or UNPACK is None:
+            return ctx.saved_tensors
+        read = self.backward(missing).read
+        raw = enumerate(ctx._raw_saved_tensors)
+        return [UNPACK(x) if i in read or x.unpack_hook is not None else x.data for i, x in raw]
 
     def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients of `inputs`, None where there are none."""
         parts, self.unused = self.parts, None
-        saved = ctx.saved_tensors if parts.saved or parts.saved_inputs else ()
         missing = frozenset(i for i, t in enumerate(tangents) if t is None)
         if not missing:  # else eager looks at what these outputs need only
             if ctx.freed:
@@ -117,13 +136,14 @@ class TrainingProgram:
         if plain and not torch.is_grad_enabled():
             registry.count("fallbacks", f"a backward pass runs through torch: {plain}")
             with torch.enable_grad():
-                return preserved(self.differentiable, ctx, saved, tangents, False)
+                return preserved(self.differentiable, ctx, ctx.saved_tensors, tangents, False)
         if torch.is_grad_enabled():
             registry.count("fallbacks", "a backward pass runs through torch: it is differentiated again (create_graph=True)")
-            return preserved(self.differentiable, ctx, saved, tangents)
+            return preserved(self.differentiable, ctx, ctx.saved_tensors, tangents)
+        saved = self.saved_values(ctx, missing)
         given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
-        call, places = self.backward(missing)
-        made = call(*saved, *given, *ctx.numbers)
+        back = self.backward(missing)
+        made, places = back.call(*saved, *given, *ctx.numbers), back.places
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.others = None
         return [None if at is None or places[at] is None else made[places[at]] for _, at in parts.grads]
@@ -242,6 +262,13 @@ def view(base: Callable, like: int, followed: bool, made: Sequence, inputs: Sequ
         return of.as_strided(t.shape, t.stride(), t.storage_offset())
     with torch.no_grad():
         return of.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def read_inputs(aten: Aten) -> frozenset[int]:
+    """The inputs of a graph that it reads or gives back."""
+    given = [n for n in aten.graph.nodes if n.op == "placeholder"]
+    back = {base.index for base in map(base_of, aten.outputs) if isinstance(base, Input)}
+    return frozenset(i for i, n in enumerate(given) if n.users or i in back)
 
 
 def primal_of(index: int, recipes: Sequence[Recipe], outs: Sequence[torch.Tensor]) -> torch.Tensor:
