@@ -143,7 +143,7 @@ TORCH = (
     ),
     *_rows(
         "shapes of a user's operators",
-        "_library.simple_registry",
+        "_library.simple_registry _library.custom_ops.OPDEFS library._impls",
         prefix="torch.",
         probe="use",
         without="a graph with such an operator and symbolic sizes breaks",

@@ -32,6 +32,7 @@ from bytejit.tracer.torch.checks import Checks
 from bytejit.tracer.torch.indexing import Indexing
 from bytejit.tracer.torch.marks import Marks
 from bytejit.tracer.torch.overrides import Overrides
+from bytejit.tracer.torch.program_operators import ProgramOperators
 from bytejit.tracer.torch.tensor_attributes import TensorAttributes
 from bytejit.tracer.torch.tensors import Tensors
 
@@ -61,6 +62,7 @@ PARTS: dict[str, type[Component]] = {
     "backward": Backward,
     "checks": Checks,
     "overrides": Overrides,
+    "program_operators": ProgramOperators,
     "marks": Marks,
     "numpy_arrays": Arrays,
     "traced_arrays": TracedArrays,

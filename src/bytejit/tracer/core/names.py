@@ -20,6 +20,7 @@ class Names(Component):
             if value is not None:
                 return value
         elif name in f.globals:
+            self.t.program_operators.read_name(f.globals, name)
             return self.t.values.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
         builtins_ = f.globals.get("__builtins__", __builtins__)
         table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)

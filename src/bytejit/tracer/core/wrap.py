@@ -158,6 +158,7 @@ class Wrapping(Component):
                 self.alias(seen, source, obj)
             return seen
         self.t.limits.work_step()
+        self.t.program_operators.looked_at(obj)
         if is_constant(obj) and type(obj) is not slice:
             return self._wrap_constant(obj, source, guard)
         var = self._wrap_object(obj, source, guard)
@@ -245,6 +246,7 @@ class Wrapping(Component):
         seen = self.t.by_id.get(id(cell))
         if isinstance(seen, CellVar):
             return seen
+        self.t.program_operators.looked_at(cell)
         try:
             content = Lazy(cell.cell_contents, CellContents(source))
         except ValueError:

@@ -261,6 +261,8 @@ class Tensors(Component):
     def add_node(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
         if method is None and self.t.context_variables.held and is_program_code(fn) and not is_torch_python(fn):
             raise Break(f"{self.op_name(fn)} may read a context variable that was set")
+        if method is None:
+            self.t.program_operators.called(fn, self.op_name(fn))
         self.t.effects.mutations += 1
         if method is not None:
             node = self.t.graph.call_method(method, args, kwargs)
