@@ -45,8 +45,8 @@ test-versions:   ## the suite on every pair of Python and torch; ARGS="py314-t21
 	$(BASE) -m tests.versions $(ARGS)
 
 lint: $(READY)   ## ruff's lint and format, types
-	$(PY) -m ruff check src tests examples benchmarks docs
-	$(PY) -m ruff format --check src tests examples benchmarks docs
+	$(PY) -m ruff check src tests examples benchmarks docs setup.py
+	$(PY) -m ruff format --check src tests examples benchmarks docs setup.py
 	$(PY) -m mypy
 
 check: lint      ## lint, and the tests of import order, file sizes and documentation
