@@ -384,6 +384,21 @@ def test_run(folder):
     assert done.returncode == 1 and "KeyError: 'its own'" in done.stderr and done.stdout.endswith("'fail'] 1 False\n")
 
 
+def test_a_traceback_of_run_shows_the_programs_lines_only(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    script = folder / "script.py"
+    for text, wanted in (
+        ("def f():\n    return 1 / 0\nf()\n", ["line 3, in <module>", "line 2, in f", "ZeroDivisionError: division by zero"]),
+        ("def f(:\n", ["line 1", "SyntaxError: invalid syntax"]),
+    ):
+        script.write_text(text)
+        monkeypatch.setattr(sys, "argv", [])
+        assert main(["run", str(script)]) == 1
+        said = capsys.readouterr().err
+        assert said.count("  File ") == len(wanted) - 1 and all(line in said for line in wanted), said
+        assert "runpy" not in said and "__main__.py" not in said
+
+
 def test_run_is_told_by_the_environment(folder):
     code = "import torch, bytejit; print(torch.compile.__module__)"
     assert ran(folder, "-c", code, BYTEJIT_REPLACE_TORCH_COMPILE="1").stdout == "bytejit.patching\n"

@@ -157,7 +157,9 @@ def test_minify_says_that_nothing_fails(tmp_path: Path) -> None:
         bytejit.minify(lambda x: x + 1, torch.ones(2), against="it", file=file)
     with pytest.raises(ZeroDivisionError):
         bytejit.minify(lambda x: x + 1 / 0, torch.ones(2), file=file)
-    assert not file.exists()
+    with pytest.raises(OSError, match="no such folder"):
+        bytejit.minify(lambda x: x + 1 / 0, torch.ones(2), file=tmp_path / "no such folder" / "it.py")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("needed", [{3}, {0, 9}, {2, 5, 6}, set(range(10))])

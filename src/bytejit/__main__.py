@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
+from types import TracebackType
 
 from . import __version__, verify
 from .commands import COMMANDS
@@ -41,11 +42,24 @@ def run(arguments: list[str]) -> int:
         print(f"bytejit run: {missing}", file=sys.stderr)
         return 2
     sys.argv = arguments[as_module:]
-    if as_module:
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(name, run_name="__main__")
+    try:
+        if as_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except Exception as e:
+        tb = of_the_program(e.__traceback__)
+        sys.excepthook(type(e), e.with_traceback(tb), tb)
+        return 1
     return 0
+
+
+def of_the_program(tb: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that started the program."""
+    ours = (__file__, runpy.run_path.__code__.co_filename)
+    while tb is not None and tb.tb_frame.f_code.co_filename in ours:
+        tb = tb.tb_next
+    return tb
 
 
 def no_script(name: str) -> str:

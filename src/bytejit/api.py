@@ -232,7 +232,8 @@ def minify(
     `fn` is called once, in eager, graph by graph; the settings of a compiled `fn` are kept. Both passes of a training graph are
     looked at. against: "eager", or "float64": wrong is what is also twice as far from float64 as eager's. tolerance: relative
     and absolute; None: by the dtype. file: where the script goes; None: nowhere, it is the result's `text`.
-    Raises: bytejit.exc.NothingFails where no graph fails by itself; what `fn` raises in eager; OSError for the file.
+    Raises: bytejit.exc.NothingFails where no graph fails by itself; what `fn` raises in eager; OSError
+    for the file, before the call.
     """
     from .tools.minify import check_against
     from .tools.minify import minify as search

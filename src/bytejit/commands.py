@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from . import api
-from .explanation import writable
+from .common.files import writable
 from .tools.bench import WAYS, child, in_process, machine, picture, rows_of
 from .tools.loading import CannotLoad, first_line, load, raised
 

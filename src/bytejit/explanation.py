@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.files import writable
 from bytejit.common.text import indent, plural, table
 from bytejit.tools.inspection import NOTHING, BreakReason, Region, recording
 
@@ -153,12 +154,3 @@ def explain(
     if html is not None:
         Path(html).write_text(made.html(), encoding="utf-8")
     return made
-
-
-def writable(file: Path) -> None:
-    """Raises: OSError where a file cannot be written; leaves nothing behind."""
-    there = file.exists()
-    with open(file, "a"):
-        pass
-    if not there:
-        file.unlink()

@@ -22,6 +22,8 @@ import types
 import weakref
 from collections.abc import Callable
 
+from .special_cases import NOT_THE_USERS
+
 PACKAGE = __name__.partition(".")[0]
 PACKAGES = (PACKAGE, "torch")  # whose lines are none of the program's
 LIBRARIES: dict[str, dict[str, Callable]] = {}
@@ -69,8 +71,8 @@ def _level() -> int:
 
 def _is_none_of_the_programs(frame: types.FrameType) -> bool:
     """Whether a frame is of these packages, of what this one made, or of importing."""
-    name, file = frame.f_globals.get("__name__") or "", frame.f_code.co_filename
-    return name.partition(".")[0] in PACKAGES or file.startswith(f"<{PACKAGE}") or _imports(frame)
+    module, file = frame.f_globals.get("__name__"), frame.f_code.co_filename
+    return module in PACKAGES or NOT_THE_USERS.frame(frame) or file.startswith(f"<{PACKAGE}") or _imports(frame)
 
 
 def _imports(frame: types.FrameType) -> bool:

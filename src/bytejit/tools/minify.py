@@ -19,6 +19,7 @@ from bytejit.autograd.joint import make_joint
 from bytejit.backends.surround import fakes_of
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import normalise
+from bytejit.common.files import writable
 from bytejit.common.graph_info import info_of
 from bytejit.common.graph_script import NoText, value_text
 from bytejit.common.text import plural
@@ -292,6 +293,8 @@ def minify(
 ) -> Minified:
     """See `bytejit.minify`. run_captured(backend): calls the program with a backend; compile: a function as the program is."""
     check_against(against)
+    if file is not None:
+        writable(Path(file))  # before the search, which may take minutes
     captured = Captured()
     run_captured(captured)
     judge = Judge(compile, against, tolerance)
