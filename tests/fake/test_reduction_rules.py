@@ -9,13 +9,9 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.codegen.ops.table import table
 from bytejit.common.reduction_ops import REDUCTIONS
-from bytejit.fake.errors import NoFake
-from bytejit.fake.rules.core import ROWS, NeedsMeta
-from bytejit.fake.tensor import FakeMode, fake_like
 
-from .test_pointwise_rules import DTYPES, overload_of, seen
+from .test_pointwise_rules import DTYPES, infers, overload_of
 
 SHAPES: tuple[Callable, ...] = (
     lambda x: x,
@@ -49,32 +45,8 @@ def calls(overload: str) -> Iterator[tuple]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("overload", [o for row in REDUCTIONS.values() for o in row.overloads])
 def test_a_row_infers_what_eager_gives(overload: str) -> None:
-    op, rule, served = overload_of(overload), ROWS[f"aten::{overload}"], 0
-    for dtype, shape, (args, kwargs) in itertools.product((*DTYPES, torch.complex64), SHAPES, calls(overload)):
-        x = shape(torch.ones(2, 3, 4, 5).to(dtype))
-        with FakeMode():
-            fake = fake_like(x)
-        try:
-            got = rule(fake, *args, **kwargs)
-        except (NeedsMeta, NoFake, RuntimeError, IndexError):
-            continue
-        shown = (seen(x), args, kwargs)
-        try:
-            want = op(x, *args, **kwargs)
-        except (RuntimeError, NotImplementedError, IndexError) as error:
-            raise AssertionError(f"{overload} of {shown}: inferred, and eager raises {error}") from None
-        got, want = (r if isinstance(r, tuple) else (r,) for r in (got, want))
-        assert [(g.shape, g.stride, g.dtype) for g in got] == [seen(w) for w in want], shown
-        served += 1
-    assert served
-
-
-def test_every_row_has_one_in_the_op_table() -> None:
-    by_aten = table().by_aten
-    for row in REDUCTIONS.values():
-        for overload in row.overloads:
-            name = f"aten.{overload}" if "." in overload else f"aten.{overload}.default"
-            assert by_aten[name].name == row.name, overload
+    tensors = [shape(torch.ones(2, 3, 4, 5).to(dtype)) for dtype in (*DTYPES, torch.complex64) for shape in SHAPES]
+    assert any([infers(overload, (x, *args), named) for x in tensors for args, named in calls(overload)])
 
 
 REFUSED = {

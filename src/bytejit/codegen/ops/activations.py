@@ -41,7 +41,7 @@ formula("softshrink", ref=torch.nn.functional.softshrink, cost=4)(
 formula("log_sigmoid", "log_sigmoid", ref=torch.nn.functional.logsigmoid, cost=20)(lambda x: logsigmoid(x))
 
 
-@formula("gelu", "gelu", ref=torch.nn.functional.gelu, cost=16)
+@formula("gelu", ref=torch.nn.functional.gelu, cost=16)
 def gelu(x: F, approximate: str = "none") -> F:
     """Both forms, with torch's constants."""
     if approximate == "none":

@@ -13,6 +13,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
+from bytejit.common.pointwise_ops import POINTWISE
 
 from .composite import SQRT_HALF, F, formula
 from .pointwise import aten
@@ -28,7 +29,7 @@ formula("sigmoid_backward", cost=4)(lambda g, y: g * (1 - y) * y)
 formula("tanh_backward", cost=4)(lambda g, y: g * (1 - y * y))
 formula("leaky_relu_backward", cost=2)(lambda g, x, slope, result: x.do("gt", 0).pick(g, g * slope))
 formula("hardsigmoid_backward", cost=4)(lambda g, x: x.do("gt", -3).do("and", x.do("lt", 3)).pick(g / 6, 0))
-formula("native_dropout_backward", "native_dropout_backward", 2, cost=2)(lambda g, mask, scale: g * (mask * scale))
+formula("native_dropout_backward", cost=2)(lambda g, mask, scale: g * (mask * scale))
 
 
 @formula("gelu_backward", cost=30)
@@ -95,9 +96,10 @@ def logit_backward(g: F, x: F, eps: float | None = None) -> F:
     return x.do("lt", low).do("or", x.do("gt", high)).pick(math.nan if eps is None else 0.0, g / (x * (1 - x)))
 
 
-def _row(name: str, overload: str, cost: int = 10) -> Callable[[Lower], Lower]:
-    """Declares a row of kind composite, of floats, whose lower function is decorated."""
-    return lowers("composite", name, (overload,), cost=cost, dtypes=FLOATS)
+def _row(name: str, overload: str = "", cost: int = 10) -> Callable[[Lower], Lower]:
+    """Declares a row of kind composite, of floats, whose lower function is decorated. Without an overload they are those of
+    `common/pointwise_ops.py`."""
+    return lowers("composite", name, (overload,) if overload else POINTWISE[name].overloads, cost=cost, dtypes=FLOATS)
 
 
 def _elements(ctx: Lowering, *values: Value) -> Any:
@@ -109,7 +111,7 @@ def _elements(ctx: Lowering, *values: Value) -> Any:
     return lambda c: (F(ctx, ctx.read(v, c, dtype)) for v in values)
 
 
-@_row("elu_backward", "elu_backward", 16)
+@_row("elu_backward", cost=16)
 def elu_backward(ctx: Lowering, g: Value, alpha: float, scale: float, input_scale: float, is_result: bool, x: Value) -> Value:
     at = _elements(ctx, g, x)
 
@@ -174,8 +176,8 @@ def rrelu_backward(
 
 
 # ---- losses: g is one number, or one for each element -------------------------------------------------------------
-def _loss(name: str) -> Any:
-    """Declares the row of a loss of (g, x, target, reduction, ...): fn(x, target, ...) as F is its slope at x."""
+def _loss(name: str, *overloads: str) -> Any:
+    """Declares the row of the gradient of a loss of (g, x, target, reduction, ...): fn(x, target, ...) as F is its slope at x."""
 
     def declare(fn: Any) -> Any:
         def lower(ctx: Lowering, g: Value, x: Value, target: Value, reduction: int, *rest: Any) -> Value:
@@ -187,7 +189,7 @@ def _loss(name: str) -> Any:
 
             return ctx.map(element)
 
-        op(name, aten(name), "composite", cost=10, dtypes=FLOATS, lower=lower)
+        op(name, aten(*overloads or POINTWISE[name].overloads), "composite", cost=10, dtypes=FLOATS, lower=lower)
         return fn
 
     return declare
@@ -213,14 +215,14 @@ def huber_loss_backward(x: F, t: F, delta: float) -> F:
     return d.do("le", -delta).pick(-most, d.do("ge", delta).pick(most, d))
 
 
-@_loss("soft_margin_loss_backward")
+@_loss("soft_margin_loss_backward", "soft_margin_loss_backward")
 def soft_margin_loss_backward(x: F, t: F) -> F:
     """-t * sigmoid(-t * x)."""
     z = (-t * x).do("exp")
     return -t * z / (z + 1)
 
 
-@_row("binary_cross_entropy_backward", "binary_cross_entropy_backward")
+@_row("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(
     ctx: Lowering, g: Value, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN
 ) -> Value:

@@ -148,7 +148,7 @@ def _div_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -
     return ctx.map(lambda c: ctx.op(name, ctx.read(a, c, dtype), ctx.read(b, c, dtype)))
 
 
-op("div_mode", aten("div.Tensor_mode", "div.Scalar_mode"), "composite", arity=2, lower=_div_mode, refuses=True)
+op("div_mode", aten(*POINTWISE["div_mode"].overloads), "composite", arity=2, lower=_div_mode, refuses=True)
 
 
 def power(x: F, n: float) -> F:
@@ -180,7 +180,7 @@ def _pow(ctx: Lowering, a: Any, b: Any) -> Value:
 
 op(
     "pow_any",
-    aten(*POINTWISE["pow_any"].overloads, "pow.Scalar"),
+    aten(*POINTWISE["pow_any"].overloads, *POINTWISE["pow_of_number"].overloads),
     "composite",
     arity=2,
     domain=(0, 5),
@@ -253,11 +253,12 @@ def _clamp(ctx: Lowering, x: Value, low: Any = None, high: Any = None, **kw: Any
     return ctx.map(lambda c: limits(F(ctx, ctx.read(x, c, dtype)), bound(low, c), bound(high, c)).e)
 
 
-op("clamp", aten("clamp", "clamp.Tensor", "clip"), "composite", ref=torch.clamp, cost=2, lower=_clamp)
-op("clamp_min", aten("clamp_min", "clamp_min.Tensor"), "composite", arity=2, cost=1, lower=_clamp)
+_BOUNDS = (*POINTWISE["clamp"].overloads, *POINTWISE["clamp_tensor"].overloads, "clip")
+op("clamp", aten(*_BOUNDS), "composite", ref=torch.clamp, cost=2, lower=_clamp)
+op("clamp_min", aten(*POINTWISE["clamp_min"].overloads, "clamp_min.Tensor"), "composite", arity=2, cost=1, lower=_clamp)
 op(
     "clamp_max",
-    aten("clamp_max", "clamp_max.Tensor"),
+    aten(*POINTWISE["clamp_max"].overloads, "clamp_max.Tensor"),
     "composite",
     arity=2,
     cost=1,
@@ -274,14 +275,14 @@ def _where(ctx: Lowering, test: Value, a: Any, b: Any) -> Value:
 
 op(
     "where",
-    aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"),
+    aten(*POINTWISE["where"].overloads, "where.ScalarSelf", "where.ScalarOther", "where.Scalar"),
     "composite",
     arity=3,
     lower=_where,
 )
 op(
     "masked_fill",
-    aten("masked_fill.Scalar"),
+    aten(*POINTWISE["masked_fill"].overloads),
     "composite",
     arity=3,
     lower=lambda ctx, x, mask, value: _where(ctx, mask, value, x),
@@ -327,7 +328,7 @@ def _heaviside(ctx: Lowering, x: Value, at_zero: Value) -> Value:
     return ctx.map(at)
 
 
-op("heaviside", aten("heaviside"), "composite", arity=2, lower=_heaviside)
+op("heaviside", aten(*POINTWISE["heaviside"].overloads), "composite", arity=2, lower=_heaviside)
 
 
 def _isclass(name: str, build: Callable[[F], F]) -> None:

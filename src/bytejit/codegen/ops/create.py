@@ -9,6 +9,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, acc_dtype
+from bytejit.common.factory_ops import FACTORIES, FactoryOp
 
 from .table import Lower, lowers, table
 
@@ -18,32 +19,32 @@ def create(name: str, *overloads: str) -> Callable[[Lower], Lower]:
     return lowers("create", name, overloads)
 
 
-@create("full", "full", "full_like", "new_full", "fill.Scalar", "scalar_tensor")
-def full(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    """The last positional argument is the value; dtype and shape come from the node's spec."""
-    value = args[-1] if len(args) > 1 else args[0]
+def filled(ctx: Lowering, value: Any) -> Value:
+    """One value everywhere; dtype and shape are those of the node's spec."""
     dtype = acc_dtype(ir_dtype(ctx.spec()))
     return ctx.map(lambda c: ctx.const(value, dtype))
 
 
-@create("zeros", "zeros", "zeros_like", "new_zeros", "zero")
-def zeros(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    return full(ctx, None, 0)
+def _factory(row: FactoryOp, *more: str) -> None:
+    """The row of an op of `common/factory_ops.py`. more: overloads that say no shape."""
+
+    @create(row.name, *row.overloads, *more)
+    def lower(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+        """What is not stored is 0 where kernels overwrite it; memory for an extern call or for the caller is left as it is."""
+        if not row.stored and any(u.op == "output" or _is_extern(str(u.target)) for u in ctx.node.users):
+            raise NoRule("given to a library")
+        return filled(ctx, args[-1] if row.value is None else row.value)
 
 
-@create("empty", "empty.memory_format", "empty_like", "new_empty")
-def empty(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    """Zeros. They are not stored where kernels overwrite them; memory for an extern call or for the caller is left as it is."""
-    if any(
-        u.op == "output" or (row := table().by_aten.get(str(u.target))) is None or row.kind == "extern" for u in ctx.node.users
-    ):
-        raise NoRule("given to a library")
-    return full(ctx, None, 0)
+def _is_extern(target: str) -> bool:
+    row = table().by_aten.get(target)
+    return row is None or row.kind == "extern"
 
 
-@create("ones", "ones", "ones_like", "new_ones")
-def ones(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    return full(ctx, None, 1)
+_factory(FACTORIES["zeros"], "zero")
+_factory(FACTORIES["ones"])
+_factory(FACTORIES["full"], "fill.Scalar", "scalar_tensor")
+_factory(FACTORIES["empty"])
 
 
 @create("arange", "arange", "arange.start", "arange.start_step", "prims.iota.default")

@@ -9,52 +9,35 @@ import torch
 from bytejit.common.spec import channels_last_stride
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, new, row
-from .elementwise import elementwise
 from .pointwise import as_operands
 from .products import convolution_stride, matched, per_dim, spatial_dims, suggests_channels_last
 from .rearranged import like_last, reflection_pad
 
 
-@row("elu_backward")
-def _elu_backward(grad: Operand, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: HasMeta) -> Meta:
-    return as_operands(grad, x)
-
-
-@row("rrelu_with_noise_backward")
+@row("rrelu_with_noise_backward", beside="layout")
 def _rrelu_backward(
     grad: Operand, x: HasMeta, noise: HasMeta, lower: float, upper: float, training: bool, is_result: bool
 ) -> Meta:
     return as_operands(noise if training and upper - lower > 1e-6 else x, grad)
 
 
-@row("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "_log_softmax_backward_data")
-def _row_major(grad: Operand, x: HasMeta, y: Any, *numbers: Any) -> Meta:
+@row("_log_softmax_backward_data", beside="layout")
+def _log_softmax_backward(grad: Operand, y: HasMeta, dim: int, dtype: torch.dtype) -> Meta:
     """Row-major, whatever the operands are."""
-    m = x.m
-    fits = not isinstance(y, torch.Tensor) or y.shape == m.shape
-    dtypes = (grad.m.dtype, numbers[-1] if isinstance(y, int) else m.dtype)
-    if not fits or not m.dtype.is_floating_point or dtypes != (m.dtype, m.dtype) or grad.m.device != m.device:
+    m = y.m
+    if not m.dtype.is_floating_point or not grad.m.dtype == m.dtype == dtype or grad.m.device != m.device:
         raise NeedsMeta
     return new(m.shape, None, m.dtype, m.device)
 
 
-@row("binary_cross_entropy_backward")
-def _bce_backward(grad: Operand, x: HasMeta, y: HasMeta, weight: Any = None, reduction: int = 1) -> Meta:
-    """Laid out as the input is."""
-    m = x.m
-    if not m.dtype.is_floating_point or grad.m.dtype != m.dtype or y.m.shape != m.shape or grad.m.device != m.device:
-        raise NeedsMeta
-    return elementwise((x,), m.dtype)
-
-
-@row("reflection_pad2d_backward")
+@row("reflection_pad2d_backward", beside="layout")
 def _reflection_pad_backward(grad: Operand, x: HasMeta, padding: Any) -> Meta:
     if grad.m.dtype != x.m.dtype or grad.m.shape != reflection_pad(x, padding).shape:
         raise NeedsMeta
     return like_last(x.m, x.m.shape)
 
 
-@row("native_group_norm_backward")
+@row("native_group_norm_backward", beside="results")
 def _group_norm_backward(
     grad: HasMeta, x: HasMeta, mean: HasMeta, rstd: HasMeta, weight: Any, n: Any, c: Any, hw: Any, group: int, mask: Any
 ) -> tuple:
@@ -93,7 +76,7 @@ def _convolution_backward(
     return (*made, new(tuple(bias_shape), None, m.dtype, m.device) if mask[2] else None)
 
 
-@row("glu_backward")
+@row("glu_backward", beside="sizes")
 def _glu_backward(grad: Operand, x: HasMeta, dim: int) -> Meta:
     """Row-major on the CPU, whatever the operands are."""
     m = x.m
@@ -107,7 +90,7 @@ def _glu_backward(grad: Operand, x: HasMeta, dim: int) -> Meta:
     return new(m.shape, None, m.dtype, m.device)
 
 
-@row("native_batch_norm_backward")
+@row("native_batch_norm_backward", beside="results")
 def _batch_norm_backward(
     grad: HasMeta,
     x: HasMeta,
@@ -136,7 +119,7 @@ def _two(shape: tuple, dtype: torch.dtype, m: Meta) -> tuple[Meta, Meta]:
     return new(shape, None, dtype, m.device), new(shape, None, dtype, m.device)
 
 
-@row("native_layer_norm_backward")
+@row("native_layer_norm_backward", beside="results")
 def _layer_norm_backward(
     grad: HasMeta,
     x: HasMeta,

@@ -17,6 +17,14 @@ from bytejit.common.spec import channels_last_stride, contiguous_stride, lies_de
 from bytejit.shapes.symbols import hint
 
 ROWS: dict[str, Callable] = {}
+# Where an op has a row in the op table and a rule that is not made of a row: what the rule says that the row does not. A row
+# of a library's call has no more than its name, and says nothing.
+BESIDE = {
+    "sizes": "the row takes the sizes of its result from the node; the rule computes them from the arguments",
+    "layout": "the row computes elements, wherever they lie; the rule says how eager's kernel lays them out",
+    "results": "the row makes those of several results that are read; the rule says which there are, and their dtypes",
+}
+REASONS: dict[str, str] = {}  # such an op -> the key of what its rule says
 _ids = itertools.count(1)
 _Tensor = torch.Tensor
 _BOOL = torch.bool
@@ -85,15 +93,17 @@ Number = bool | int | float | complex | torch.SymInt | torch.SymFloat
 Operand = Any  # a fake tensor, a Number, or None where the op's schema allows it
 
 
-def row(*names: str) -> Callable:
+def row(*names: str, beside: str | None = None) -> Callable:
     """Register a function as the row of ATen ops, as `row("add.Tensor")`, or of ops of the namespace that a name begins with.
-    Raises: ValueError where an op has one."""
+    beside: a key of BESIDE, where it stands beside a row of the op table. Raises: ValueError where an op has one."""
 
     def register(fn: Callable) -> Callable:
         for name in (n if "::" in n else f"aten::{n}" for n in names):
             if name in ROWS:
                 raise ValueError(f"{name} has a shape rule: {ROWS[name].__qualname__}")
             ROWS[name] = fn
+            if beside is not None:
+                REASONS[name] = beside
         return fn
 
     return register

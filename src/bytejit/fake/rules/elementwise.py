@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bytejit.common.pointwise_ops import POINTWISE
 from bytejit.common.spec import contiguous_stride
 from bytejit.shapes.symbols import hint
 
@@ -220,15 +221,20 @@ def elementwise(operands: tuple, dtype: torch.dtype) -> Meta:
     return new(shape, elementwise_stride(shape, metas, numbers), dtype, device_of(metas))
 
 
+def _laid_out(layout: str, names: str) -> frozenset[str]:
+    """Operators by name, and those whose rows say that they are laid out so."""
+    rows = (overload for op in POINTWISE.values() if op.layout == layout for overload in op.overloads)
+    return frozenset(f"aten::{name}" for name in (*names.split(), *rows))
+
+
 # What lies in memory as `empty_like` of its first operand, and what is row-major: torch's meta kernels have other strides for
 # dims of size 1, and of what is not dense
-LIKE_FIRST = frozenset(
-    f"aten::{name}"
-    for name in "flip sort sort.stable randint_like randint_like.low_dtype fill.Scalar fill.Tensor _prelu_kernel nan_to_num "
-    "hardtanh empty_like rand_like randn_like zeros_like ones_like full_like frexp.Tensor binary_cross_entropy "
-    "index_put _unsafe_index_put".split()
+LIKE_FIRST = _laid_out(
+    "copy",
+    "flip sort sort.stable randint_like randint_like.low_dtype fill.Scalar fill.Tensor _prelu_kernel empty_like rand_like "
+    "randn_like zeros_like ones_like full_like frexp.Tensor binary_cross_entropy index_put _unsafe_index_put",
 )
-ROW_MAJOR = frozenset(f"aten::{name}" for name in "tril triu masked_fill.Scalar masked_fill.Tensor mvlgamma".split())
+ROW_MAJOR = _laid_out("rows", "tril triu masked_fill.Tensor mvlgamma")
 ITERATED = frozenset({"aten::polar", "aten::complex"})  # by TensorIterator, without torch's tag of such operators
 
 

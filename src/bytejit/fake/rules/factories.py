@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.factory_ops import FACTORIES
 from bytejit.common.spec import channels_last_stride, wrap_dim
 
 from .core import (
@@ -37,13 +38,13 @@ def formatted_stride(m: Meta, memory_format: torch.memory_format | None = None) 
     return channels_last_stride(m.shape)
 
 
-@row("clone")
+@row("clone", beside="layout")
 def _clone(x: HasMeta, *, memory_format: torch.memory_format | None = None) -> Meta:
     m = x.m
     return new(m.shape, formatted_stride(m, memory_format), m.dtype, m.device)
 
 
-@row("_to_copy")
+@row("_to_copy", beside="layout")
 def _to_copy(
     x: HasMeta,
     *,
@@ -60,8 +61,8 @@ def _to_copy(
     return new(m.shape, formatted_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
-@row("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
-def _empty_like(
+@row("rand_like", "randn_like")
+def _like(
     x: HasMeta,
     *,
     dtype: torch.dtype | None = None,
@@ -77,12 +78,10 @@ def _empty_like(
     return new(m.shape, formatted_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
-@row("full_like")
-def _full_like(x: HasMeta, value: Any, **options: Any) -> Meta:
-    return _empty_like(x, **options)
+def _like_filled(x: HasMeta, value: Any, **options: Any) -> Meta:
+    return _like(x, **options)
 
 
-@row("new_empty", "new_zeros", "new_ones")
 def _new(
     x: HasMeta,
     size: Sequence[Size],
@@ -96,8 +95,7 @@ def _new(
     return new(tuple(size), None, dtype or m.dtype, device_given(device, m.device))
 
 
-@row("new_full")
-def _new_full(x: HasMeta, size: Sequence[Size], value: Any, **options: Any) -> Meta:
+def _new_filled(x: HasMeta, size: Sequence[Size], value: Any, **options: Any) -> Meta:
     return _new(x, size, **options)
 
 
@@ -112,7 +110,7 @@ def _made(
     return new(tuple(size), stride, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
 
 
-@row("empty.memory_format", "zeros", "ones", "rand", "randn")
+@row("rand", "randn")
 def _factory(
     size: Sequence[Size],
     *,
@@ -140,29 +138,34 @@ def _value_dtype(value: Any) -> torch.dtype:
     return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.get_default_dtype()
 
 
-@row("full")
-def _full(size: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Meta:
+def _filled(size: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Meta:
     if isinstance(value, (complex, _Tensor)):
         raise NeedsMeta
     return _factory(size, dtype=dtype or _value_dtype(value), **options)
 
 
-@row("scalar_tensor")
+for _op in FACTORIES.values():
+    _rules = (_factory, _like, _new) if _op.value is not None else (_filled, _like_filled, _new_filled)
+    for _name, _rule in zip(_op.overloads, _rules):
+        row(_name)(_rule)
+
+
+@row("scalar_tensor", beside="sizes")
 def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Meta:
     return _factory((), dtype=dtype, **options)
 
 
-@row("arange")
+@row("arange", beside="sizes")
 def _arange(end: Any, **options: Any) -> Meta:
     return _arange_step(0, end, 1, **options)
 
 
-@row("arange.start")
+@row("arange.start", beside="sizes")
 def _arange_start(start: Any, end: Any, **options: Any) -> Meta:
     return _arange_step(start, end, 1, **options)
 
 
-@row("arange.start_step")
+@row("arange.start_step", beside="sizes")
 def _arange_step(
     start: Any,
     end: Any,
@@ -188,7 +191,7 @@ def _arange_step(
     return new((count,), None, dtype, device_given(device, torch.get_default_device()))
 
 
-@row("cat")
+@row("cat", beside="sizes")
 def _cat(tensors: Sequence[HasMeta], dim: int = 0) -> Meta:
     metas = [t.m for t in tensors]
     used = [m for m in metas if m.shape != (0,)]
@@ -211,7 +214,7 @@ def _cat(tensors: Sequence[HasMeta], dim: int = 0) -> Meta:
     return new((*first[:dim], total, *first[dim + 1 :]), None, dtype, metas[0].device)
 
 
-@row("embedding")
+@row("embedding", beside="sizes")
 def _embedding(weight: HasMeta, indices: Operand, *rest: Any) -> Meta:
     w, i = weight.m, indices.m
     if len(w.shape) != 2 or i.dtype not in (torch.int64, torch.int32):
@@ -219,7 +222,7 @@ def _embedding(weight: HasMeta, indices: Operand, *rest: Any) -> Meta:
     return new((*i.shape, w.shape[1]), None, w.dtype, w.device)
 
 
-@row("index_select")
+@row("index_select", beside="sizes")
 def _index_select(x: HasMeta, dim: int, index: HasMeta) -> Meta:
     m = x.m
     if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in (torch.int64, torch.int32):

@@ -9,7 +9,7 @@ import torch
 
 from bytejit.common.spec import channels_last_stride
 
-from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, Size, alike, new, row
+from .core import HasMeta, Meta, NeedsMeta, Operand, Size, alike, new, row
 from .elementwise import like_stride
 from .products import per_dim, suggests_channels_last
 from .rearranged import like_last
@@ -17,7 +17,7 @@ from .rearranged import like_last
 _BOOL = torch.bool
 
 
-@row("native_layer_norm")
+@row("native_layer_norm", beside="results")
 def _layer_norm(x: HasMeta, shape: Sequence[Size], weight: HasMeta, bias: Operand, eps: float) -> tuple:
     m = x.m
     kept = len(m.shape) - len(shape)
@@ -38,7 +38,7 @@ def _layer_norm(x: HasMeta, shape: Sequence[Size], weight: HasMeta, bias: Operan
     return out, new(stats, None, stat_dtype, m.device), new(stats, None, stat_dtype, m.device)
 
 
-@row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit")
+@row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit", beside="results")
 def _batch_norm(
     x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, training: bool, momentum: float, eps: float
 ) -> tuple:
@@ -52,7 +52,7 @@ def _batch_norm(
     return out, new(stats, None, m.dtype, m.device), new(stats, None, m.dtype, m.device)
 
 
-@row("_native_batch_norm_legit_no_training")
+@row("_native_batch_norm_legit_no_training", beside="results")
 def _batch_norm_eval(
     x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, momentum: float, eps: float
 ) -> tuple:
@@ -93,7 +93,7 @@ def _pooled(
     return new(shape, channels_last_stride(shape) if suggests_channels_last(m) else None, m.dtype, m.device)
 
 
-@row("max_pool2d_with_indices")
+@row("max_pool2d_with_indices", beside="sizes")
 def _max_pool2d(
     x: HasMeta,
     kernel: Sequence[int],
@@ -106,7 +106,7 @@ def _max_pool2d(
     return out, new(out.shape, out.stride, torch.int64, out.device)
 
 
-@row("avg_pool2d")
+@row("avg_pool2d", beside="sizes")
 def _avg_pool2d(
     x: HasMeta,
     kernel: Sequence[int],
@@ -135,7 +135,7 @@ def _max_unpool2d(x: HasMeta, indices: Operand, output_size: Sequence[Size]) -> 
     return like_last(m, (*m.shape[:2], *output_size))
 
 
-@row("nll_loss2d_forward")
+@row("nll_loss2d_forward", beside="sizes")
 def _nll_loss2d(x: HasMeta, target: Operand, weight: HasMeta, reduction: int, ignore_index: int) -> tuple:
     """A loss a pixel is contiguous whatever the input's layout."""
     m = x.m
@@ -203,17 +203,6 @@ def _native_dropout(x: HasMeta, p: float, train: bool | None) -> tuple:
     m = x.m
     stride = like_stride(m)
     return new(m.shape, stride, m.dtype, m.device), new(m.shape, stride, _BOOL, m.device)
-
-
-@row("native_dropout_backward")
-def _native_dropout_backward(grad: Operand, mask: Operand, scale: Operand) -> Meta:
-    """On the CPU a product like any other, with the scale as a float."""
-    if grad.m.device.type != "cpu":
-        raise NeedsMeta
-    m = ROWS["aten::mul.Tensor"](grad, mask)
-    if m.dtype.is_floating_point or m.dtype.is_complex:
-        return m
-    return new(m.shape, m.stride, torch.get_default_dtype(), m.device)
 
 
 @row("_transformer_encoder_layer_fwd")

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from bytejit.common.pointwise_ops import POINTWISE
+from bytejit.common.pointwise_ops import POINTWISE, PointwiseOp
+from bytejit.common.spec import contiguous_stride
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, alike, new, row
 from .elementwise import broadcast, category, device_of, elementwise, like_stride, promoted, scalar_dtype, to_float
@@ -127,6 +128,68 @@ def _three(x: HasMeta, y: Operand, z: Operand, **options: Any) -> Meta:
     return elementwise((x, y, z), promoted((x, y, z)))
 
 
+def _divide_mode(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Meta:
+    dtype = promoted((x, y))
+    if rounding_mode is not None and (dtype is _BOOL or dtype.is_complex):
+        raise NeedsMeta
+    return elementwise((x, y), to_float(dtype) if rounding_mode is None else dtype)
+
+
+def _equal(x: HasMeta, y: Operand) -> Meta:
+    if x.m.dtype != y.m.dtype or x.m.dtype.is_complex:
+        raise NeedsMeta
+    return elementwise((x, y), x.m.dtype)
+
+
+def _chosen(condition: Operand, x: HasMeta, y: Operand) -> Meta:
+    if condition.m.dtype is not _BOOL:
+        raise NeedsMeta
+    return elementwise((condition, x, y), promoted((x, y)))
+
+
+def _bounded(x: HasMeta, *bounds: Any, **named: Any) -> Meta:
+    numbers = (*bounds, *named.values())
+    dtype = promoted((x, *numbers))
+    if not dtype.is_floating_point and not dtype.is_complex and dtype is not _BOOL:
+        info = torch.iinfo(dtype)
+        if any(type(n) is int and not info.min <= n <= info.max for n in numbers):
+            raise NeedsMeta  # torch 2.15 raises for some
+    return elementwise((x,), dtype)
+
+
+def _present(x: HasMeta, low: Operand | None = None, high: Operand | None = None) -> Meta:
+    present = tuple(t for t in (x, low, high) if t is not None)
+    if any(t.m.device != x.m.device for t in present):  # eager takes no number of the CPU's here
+        raise RuntimeError("Expected all tensors to be on the same device")
+    dtype = promoted(present)
+    if dtype is _BOOL or dtype.is_complex:
+        raise NeedsMeta
+    return elementwise(present, dtype)
+
+
+def _masked(x: HasMeta, mask: Operand, value: Any) -> Meta:
+    if mask.m.dtype is not _BOOL or broadcast([x.m.shape, mask.m.shape]) != x.m.shape:
+        raise NeedsMeta
+    return elementwise((x,), x.m.dtype)
+
+
+def _loss(grad: Operand, x: HasMeta, y: Operand, *numbers: Any) -> Meta:
+    """Laid out as the input of the loss."""
+    m, g = x.m, grad.m
+    if not m.dtype.is_floating_point or g.dtype != m.dtype or g.device != m.device or not alike(y.m.shape, m.shape):
+        raise NeedsMeta
+    if g.shape and not alike(g.shape, m.shape):  # neither one number nor one for each element
+        raise NeedsMeta
+    return elementwise((x,), m.dtype)
+
+
+def _on_cpu(x: HasMeta, y: Operand, *numbers: Any) -> Meta:
+    """Of floats."""
+    if x.m.device.type != "cpu" or not x.m.dtype.is_floating_point:
+        raise NeedsMeta
+    return _promoting(x, y)
+
+
 def _in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
     """`x.op_(y)`: the result must fit into x. Raises NeedsMeta for anything that eager may refuse."""
     m = x.m
@@ -169,6 +232,14 @@ RULES: dict[tuple, Callable[..., Meta]] = {
     (2, "bool", "any", 0): _compare_op,
     (3, "same", "floats", 0): _three,
     (3, "same", "alike", 0): as_operands,
+    (1, "same", "bounded", 0): _bounded,
+    (2, "rounded", "any", 0): _divide_mode,
+    (2, "same", "equal", 0): _equal,
+    (2, "same", "masked", 0): _masked,
+    (2, "same", "cpu", 0): _on_cpu,
+    (3, "same", "chosen", 0): _chosen,
+    (3, "same", "present", 0): _present,
+    (3, "same", "loss", 0): _loss,
 }
 
 
@@ -182,26 +253,50 @@ def _copying(rule: Callable[..., Meta]) -> Callable[..., Meta]:
     return copied
 
 
-for _row in POINTWISE.values():
-    _rule = _power if _row.name == "pow_any" else RULES[_row.operands, _row.result, _row.of, _row.leads]
-    row(*_row.overloads)(_copying(_rule) if _row.copies else _rule)
+def _row_major(rule: Callable[..., Meta]) -> Callable[..., Meta]:
+    """The rule of an op whose result is row-major, whatever the operands are (torch's meta kernels say otherwise for some)."""
+
+    def made(*operands: Any, **options: Any) -> Meta:
+        m = rule(*operands, **options)
+        m.stride = contiguous_stride(m.shape)  # of a new tensor
+        return m
+
+    return made
+
+
+def _choosing(rule: Callable[..., Meta], choices: tuple[str, ...]) -> Callable[..., Meta]:
+    """The rule of an op that eager refuses for other texts than these."""
+
+    def chosen(*operands: Any, **options: Any) -> Meta:
+        for value in options.values():
+            if value is not None and value not in choices:
+                raise NeedsMeta
+        return rule(*operands, **options)
+
+    return chosen
+
+
+def _at_places(rule: Callable[..., Meta], places: tuple[int, ...]) -> Callable[..., Meta]:
+    """The rule of an op whose operands stand among other arguments."""
+    return lambda *arguments: rule(*[arguments[i] for i in places])
+
+
+def rule_of(op: PointwiseOp) -> Callable[..., Meta]:
+    """The shape rule of a row."""
+    rule = _power if op.name == "pow_any" else RULES[op.operands, op.result, op.of, op.leads]
+    if op.layout != "operands":
+        rule = _copying(rule) if op.layout == "copy" else _row_major(rule)
+    if op.choices:
+        rule = _choosing(rule, op.choices)
+    return _at_places(rule, op.places) if op.places else rule
+
+
+for _op in POINTWISE.values():
+    row(*_op.overloads)(rule_of(_op))
 row("special_i0e")(_float_dtype)  # what follows has no row in the op table
 row("xlogy.Scalar_Self", "xlogy.Scalar_Other")(_true_divide)
 row("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")(_true_divide)
 row("logaddexp2")(_floats_of_two)
-
-
-@row("gelu")
-def _gelu(x: HasMeta, *, approximate: str = "none") -> Meta:
-    if approximate not in ("none", "tanh"):
-        raise RuntimeError("approximate argument must be either none or tanh.")
-    return _only_float(x)
-
-
-@row("div.Tensor_mode", "div.Scalar_mode")
-def _divide_mode(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Meta:
-    dtype = promoted((x, y))
-    return elementwise((x, y), to_float(dtype) if rounding_mode is None else dtype)
 
 
 def _float_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
@@ -224,19 +319,6 @@ def _fill(x: HasMeta, value: Operand) -> Meta:
     return x.m
 
 
-@row("pow.Scalar")
-def _pow_of_number(base: Operand, x: HasMeta) -> Meta:
-    """Row-major, whatever x is (torch's meta kernel says otherwise)."""
-    return new(x.m.shape, None, promoted((base, x)), x.m.device)
-
-
-@row("heaviside")
-def _heaviside(x: HasMeta, y: Operand) -> Meta:
-    if x.m.dtype != y.m.dtype or x.m.dtype.is_complex:
-        raise NeedsMeta
-    return elementwise((x, y), x.m.dtype)
-
-
 @row("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
 def _normal(mean: Operand, std: Operand = 1.0, *, generator: torch.Generator | None = None) -> Meta:
     """Row-major, whatever the operands are."""
@@ -246,43 +328,6 @@ def _normal(mean: Operand, std: Operand = 1.0, *, generator: torch.Generator | N
     return new(broadcast([m.shape for m in metas]), None, metas[0].dtype, device_of(metas))
 
 
-@row("where.self")
-def _where(condition: Operand, x: HasMeta, y: Operand) -> Meta:
-    if condition.m.dtype is not _BOOL:
-        raise NeedsMeta
-    return elementwise((condition, x, y), promoted((x, y)))
-
-
-@row("clamp", "clamp_min", "clamp_max")
-def _clamp(x: HasMeta, *bounds: Any, **named: Any) -> Meta:
-    numbers = (*bounds, *named.values())
-    dtype = promoted((x, *numbers))
-    if not dtype.is_floating_point and not dtype.is_complex and dtype is not _BOOL:
-        info = torch.iinfo(dtype)
-        if any(type(n) is int and not info.min <= n <= info.max for n in numbers):
-            raise NeedsMeta  # torch 2.15 raises for some
-    return elementwise((x,), dtype)
-
-
-@row("clamp.Tensor")
-def _clamp_tensor(x: HasMeta, low: Operand | None = None, high: Operand | None = None) -> Meta:
-    present = tuple(t for t in (x, low, high) if t is not None)
-    if any(t.m.device != x.m.device for t in present):  # eager takes no number of the CPU's here
-        raise RuntimeError("Expected all tensors to be on the same device")
-    return elementwise(present, promoted(present))
-
-
-@row("masked_fill.Scalar")
-def _masked_fill(x: HasMeta, mask: Operand, value: Any) -> Meta:
-    """Row-major, whatever the operands are (torch's meta kernel says otherwise)."""
-    if mask.m.dtype is not _BOOL:
-        raise NeedsMeta
-    shape = broadcast([x.m.shape, mask.m.shape])
-    if shape != x.m.shape:
-        raise NeedsMeta
-    return new(shape, None, x.m.dtype, x.m.device)
-
-
 @row("copy_")
 def _copy(x: HasMeta, src: HasMeta, non_blocking: bool = False) -> Meta:
     if broadcast([x.m.shape, src.m.shape]) != x.m.shape:
@@ -290,7 +335,7 @@ def _copy(x: HasMeta, src: HasMeta, non_blocking: bool = False) -> Meta:
     return x.m
 
 
-@row("log_sigmoid_forward")
+@row("log_sigmoid_forward", beside="layout")
 def _log_sigmoid(x: HasMeta) -> tuple:
     """The CPU's kernel reads a contiguous copy, and is followed in that."""
     m = x.m

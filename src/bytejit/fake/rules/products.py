@@ -151,7 +151,7 @@ def convolution_stride(x: HasMeta, weight: HasMeta, shape: tuple, how: tuple) ->
     return channels_last_stride(shape)
 
 
-@row("cudnn_grid_sampler")
+@row("cudnn_grid_sampler", beside="sizes")
 def _cudnn_grid_sampler(x: HasMeta, grid: HasMeta) -> Meta:
     m, g = x.m, grid.m
     if len(m.shape) != 4 or len(g.shape) != 4 or g.shape[3] != 2:

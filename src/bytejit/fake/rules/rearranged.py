@@ -40,7 +40,7 @@ def _binomial(count: HasMeta, prob: HasMeta, generator: torch.Generator | None =
     return new(count.m.shape, None, count.m.dtype, count.m.device)
 
 
-@row("gather")
+@row("gather", beside="sizes")
 def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) -> Meta:
     m = index.m
     rank = len(m.shape)
@@ -52,7 +52,7 @@ def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) 
     return new(m.shape, None, x.m.dtype, x.m.device)
 
 
-@row("index.Tensor")
+@row("index.Tensor", beside="sizes")
 def _index(x: HasMeta, indices: Sequence[HasMeta | None]) -> Meta:
     """Indices are integer tensors. The result has the strides that TensorIterator gives it from x and the indices."""
     m, rank = x.m, len(x.m.shape)
@@ -160,24 +160,24 @@ def _padded(m: Meta, pad: Sequence[Size], within: bool) -> Meta:
     return like_last(m, tuple(shape))
 
 
-@row("reflection_pad2d", "reflection_pad3d")
+@row("reflection_pad2d", "reflection_pad3d", beside="layout")
 def reflection_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
     return _padded(x.m, pad, True)
 
 
-@row("replication_pad2d", "replication_pad3d")
+@row("replication_pad2d", "replication_pad3d", beside="layout")
 def _replication_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
     return _padded(x.m, pad, False)
 
 
-@row("channel_shuffle", "native_channel_shuffle")
+@row("channel_shuffle", "native_channel_shuffle", beside="layout")
 def _channel_shuffle(x: HasMeta, groups: int) -> Meta:
     if len(x.m.shape) != 4 or groups <= 0 or x.m.shape[1] % groups:
         raise NeedsMeta
     return like_last(x.m, x.m.shape)
 
 
-@row("pixel_shuffle")
+@row("pixel_shuffle", beside="layout")
 def _pixel_shuffle(x: HasMeta, r: int) -> Meta:
     m = x.m
     if len(m.shape) != 4 or r <= 0 or m.shape[1] % (r * r):
@@ -185,7 +185,7 @@ def _pixel_shuffle(x: HasMeta, r: int) -> Meta:
     return like_last(m, (m.shape[0], m.shape[1] // (r * r), m.shape[2] * r, m.shape[3] * r))
 
 
-@row("roll")
+@row("roll", beside="layout")
 def _roll(x: HasMeta, shifts: Any, dims: Sequence[int] = ()) -> Meta:
     if len(dims) != 1 or len(shifts) != 1 or not -len(x.m.shape) <= dims[0] < len(x.m.shape):
         raise NeedsMeta

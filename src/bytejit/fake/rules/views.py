@@ -8,12 +8,23 @@ from typing import Any, NoReturn
 import torch
 
 from bytejit.common.spec import contiguous_stride, wrap_dim
-from bytejit.shapes.symbols import any_symbolic, hint, is_symbolic, same
+from bytejit.shapes.symbols import any_symbolic, hint, same
 
 from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, new, numel, row
 from .elementwise import like_stride
 
-_Tensor = torch.Tensor
+# name -> rule of a view that only steps through its operand: the row of the op table (`codegen/ops/strided.py`) is made of it
+STRIDED: dict[str, Callable[..., Any]] = {}
+
+
+def strided(*names: str) -> Callable:
+    """Register the rule of views of which shape, strides and offset are sums of the operand's, and their row in the op table."""
+
+    def register(fn: Callable) -> Callable:
+        STRIDED.update({n if "::" in n else f"aten::{n}": fn for n in names})
+        return row(*names)(fn)
+
+    return register
 
 
 def view(m: Meta, shape: tuple, stride: tuple, offset: Size | None = None) -> Meta:
@@ -96,7 +107,7 @@ def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Ca
     return tuple(stride) if at == -1 else None
 
 
-@row("view", "_unsafe_view")
+@row("view", "_unsafe_view", beside="sizes")
 def _view(x: HasMeta, size: Sequence[Size]) -> Meta:
     m = x.m
     shape = infer_size(size, numel(m.shape))
@@ -110,12 +121,12 @@ def _view(x: HasMeta, size: Sequence[Size]) -> Meta:
     return view(m, shape, stride)
 
 
-@row("_reshape_alias")
+@row("_reshape_alias", beside="sizes")
 def _reshape_alias(x: HasMeta, size: Sequence[Size], stride: Sequence[Size]) -> Meta:
     return view(x.m, tuple(size), tuple(stride))
 
 
-@row("expand")
+@strided("expand")
 def _expand(x: HasMeta, size: Sequence[Size], *, implicit: bool = False) -> Meta:
     m = x.m
     pad = len(size) - len(m.shape)
@@ -130,14 +141,14 @@ def _expand(x: HasMeta, size: Sequence[Size], *, implicit: bool = False) -> Meta
             if i < pad:
                 raise NeedsMeta
             shape[i] = have
-        if not (is_one(have) and is_symbolic(shape[i])) and have == shape[i]:
+        if not (is_one(have) and not is_one(shape[i])) and have == shape[i]:
             stride[i] = m.stride[i - pad] if i >= pad else (shape[i + 1] * stride[i + 1] if i + 1 < len(size) else 1)
         elif not is_one(have) and have != 1:
             raise NeedsMeta
     return view(m, tuple(shape), tuple(stride))
 
 
-@row("permute")
+@strided("permute")
 def _permute(x: HasMeta, dims: Sequence[int]) -> Meta:
     m = x.m
     dims = [wrap_dim(d, len(m.shape)) for d in dims]
@@ -146,7 +157,7 @@ def _permute(x: HasMeta, dims: Sequence[int]) -> Meta:
     return view(m, tuple(m.shape[d] for d in dims), tuple(m.stride[d] for d in dims))
 
 
-@row("transpose.int")
+@strided("transpose.int")
 def _transpose(x: HasMeta, dim0: int, dim1: int) -> Meta:
     m = x.m
     rank = len(m.shape)
@@ -159,7 +170,7 @@ def _transpose(x: HasMeta, dim0: int, dim1: int) -> Meta:
     return view(m, tuple(shape), tuple(stride))
 
 
-@row("t")
+@strided("t")
 def _t(x: HasMeta) -> Meta:
     m = x.m
     if len(m.shape) > 2:
@@ -167,7 +178,7 @@ def _t(x: HasMeta) -> Meta:
     return view(m, m.shape[::-1], m.stride[::-1])
 
 
-@row("slice.Tensor")
+@strided("slice.Tensor")
 def _slice(x: HasMeta, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1) -> Meta:
     m = x.m
     if not m.shape:
@@ -187,7 +198,7 @@ def _slice(x: HasMeta, dim: int = 0, start: Any = None, end: Any = None, step: S
     return view(m, shape, stride, m.offset + start * m.stride[dim])
 
 
-@row("select.int")
+@strided("select.int")
 def _select(x: HasMeta, dim: int, index: Size) -> Meta:
     m = x.m
     if not m.shape:
@@ -200,7 +211,7 @@ def _select(x: HasMeta, dim: int, index: Size) -> Meta:
     return view(m, m.shape[:dim] + m.shape[dim + 1 :], m.stride[:dim] + m.stride[dim + 1 :], m.offset + index * m.stride[dim])
 
 
-@row("unsqueeze")
+@strided("unsqueeze")
 def _unsqueeze(x: HasMeta, dim: int) -> Meta:
     m = x.m
     dim = wrap_dim(dim, len(m.shape) + 1)
@@ -213,17 +224,17 @@ def _without(m: Meta, dims: Sequence[int]) -> Meta:
     return view(m, tuple(m.shape[i] for i in keep), tuple(m.stride[i] for i in keep))
 
 
-@row("squeeze")
+@strided("squeeze")
 def _squeeze(x: HasMeta) -> Meta:
     return _without(x.m, range(len(x.m.shape)))
 
 
-@row("squeeze.dim")
+@strided("squeeze.dim")
 def _squeeze_dim(x: HasMeta, dim: int) -> Meta:
     return _without(x.m, (wrap_dim(dim, len(x.m.shape)),))
 
 
-@row("squeeze.dims")
+@strided("squeeze.dims")
 def _squeeze_dims(x: HasMeta, dims: Sequence[int]) -> Meta:
     return _without(x.m, [wrap_dim(d, len(x.m.shape)) for d in dims])
 
@@ -237,7 +248,7 @@ def _pieces(m: Meta, dim: int, sizes: Sequence[Size]) -> list[Meta]:
     return out
 
 
-@row("split.Tensor")
+@strided("split.Tensor")
 def _split(x: HasMeta, size: Size, dim: int = 0) -> list[Meta]:
     m = x.m
     if not m.shape or size <= 0:
@@ -248,7 +259,7 @@ def _split(x: HasMeta, size: Size, dim: int = 0) -> list[Meta]:
     return _pieces(m, dim, [size] * (count - 1) + [total - size * (count - 1)])
 
 
-@row("split_with_sizes")
+@strided("split_with_sizes")
 def _split_with_sizes(x: HasMeta, sizes: Sequence[Size], dim: int = 0) -> list[Meta]:
     m = x.m
     if not m.shape:
@@ -259,7 +270,7 @@ def _split_with_sizes(x: HasMeta, sizes: Sequence[Size], dim: int = 0) -> list[M
     return _pieces(m, dim, sizes)
 
 
-@row("unbind.int")
+@strided("unbind.int")
 def _unbind(x: HasMeta, dim: int = 0) -> list[Meta]:
     m = x.m
     if not m.shape:
@@ -268,18 +279,19 @@ def _unbind(x: HasMeta, dim: int = 0) -> list[Meta]:
     return [_select(x, dim, i) for i in range(m.shape[dim])]
 
 
-@row("detach", "alias", "lift_fresh", "lift")
+@row("lift")
+@strided("detach", "alias", "lift_fresh", "prims::view_of")
 def _alias(x: HasMeta) -> Meta:
     m = x.m
     return view(m, m.shape, m.stride)
 
 
-@row("as_strided")
+@row("as_strided", beside="sizes")
 def _as_strided(x: HasMeta, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None) -> Meta:
     return view(x.m, tuple(size), tuple(stride), offset)
 
 
-@row("diagonal")
+@strided("diagonal")
 def _diagonal(x: HasMeta, offset: Size = 0, dim1: int = 0, dim2: int = 1) -> Meta:
     m = x.m
     rank = len(m.shape)
@@ -295,7 +307,7 @@ def _diagonal(x: HasMeta, offset: Size = 0, dim1: int = 0, dim2: int = 1) -> Met
     return view(m, (*(m.shape[i] for i in keep), size), (*(m.stride[i] for i in keep), m.stride[dim1] + m.stride[dim2]), start)
 
 
-@row("unfold")
+@strided("unfold")
 def _unfold(x: HasMeta, dim: int, size: Size, step: Size) -> Meta:
     m = x.m
     if not m.shape or step <= 0 or size < 0:
@@ -348,22 +360,22 @@ def _replaced(x: HasMeta, part: Meta, src: HasMeta) -> Meta:
     return new(m.shape, like_stride(m) if overlaps else m.stride, m.dtype, m.device)
 
 
-@row("slice_scatter")
+@row("slice_scatter", beside="layout")
 def _slice_scatter(x: HasMeta, src: HasMeta, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1) -> Meta:
     return _replaced(x, _slice(x, dim, start, end, step), src)
 
 
-@row("select_scatter")
+@row("select_scatter", beside="layout")
 def _select_scatter(x: HasMeta, src: HasMeta, dim: int, index: HasMeta) -> Meta:
     return _replaced(x, _select(x, dim, index), src)
 
 
-@row("diagonal_scatter")
+@row("diagonal_scatter", beside="layout")
 def _diagonal_scatter(x: HasMeta, src: HasMeta, offset: Size = 0, dim1: int = 0, dim2: int = 1) -> Meta:
     return _replaced(x, _diagonal(x, offset, dim1, dim2), src)
 
 
-@row("pixel_unshuffle")
+@row("pixel_unshuffle", beside="layout")
 def _pixel_unshuffle(x: HasMeta, downscale_factor: int) -> Meta:
     """The CPU's kernel gives a copy of what has no elements, in its own shape."""
     m = x.m
