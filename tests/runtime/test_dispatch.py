@@ -57,6 +57,20 @@ def test_compiles_once_a_type_and_returns():
     assert len(state.entries) == 2 and state.misses == state.compiles == 2
 
 
+def test_a_site_that_gave_up_is_not_compiled_for_what_fits_no_entry():
+    compiled = []
+
+    def compile(state, args):
+        compiled.append(args)
+        return for_type(type(args[0]))
+
+    f, sites = with_sites(add, compile)
+    assert f(1, 2) == ("int", 1, 2)
+    sites.given_up = lambda point, args: point == sites.rewritten.start
+    assert f(1.5, 2) == 3.5 and f(1, 2) == ("int", 1, 2)
+    assert compiled == [(1, 2)]
+
+
 def test_entry_that_hits_twice_in_a_row_moves_to_the_front():
     f, sites = with_sites(add, lambda state, args: for_type(type(args[0])))
     state = sites.state(sites.rewritten.start)

@@ -186,7 +186,7 @@ class SiteState:
             for known in self.entries:
                 if (left := undone_if_cut(known.leaves, known.run, args)) is not MISS:
                     return left
-        if self.entries and self.sites is not None and self.sites.given_up(args):
+        if self.entries and self.sites is not None and self.sites.given_up(self.point.id, args):
             return self.own(args)
         if self.frozen or registry.only_runs() or replaced() or debugged() or _COMPILING.locked():
             return self.own(args)
@@ -298,9 +298,10 @@ class Sites:
 
     __slots__ = ("rewritten", "compile", "given_up", "states", "_lock", "_after", "_loops")
 
-    def __init__(self, rewritten: Rewritten, compile: Compile, given_up: Callable[[Args], bool] = lambda args: False) -> None:
-        """given_up: whether calls with these values get no further entries: known without all that a compile sets up."""
-        self.rewritten, self.compile, self.given_up = rewritten, compile, given_up
+    def __init__(self, rewritten: Rewritten, compile: Compile) -> None:
+        self.rewritten, self.compile = rewritten, compile
+        # whether calls with these values get no further entries at a point: known without all that a compile sets up
+        self.given_up: Callable[[int, Args], bool] = lambda point, args: False
         self._loops = {k: loop for loop in rewritten.loops for k in loop.sites}
         self.states: dict[int, SiteState] = {}
         self._lock = threading.Lock()

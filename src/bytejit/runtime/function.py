@@ -64,7 +64,7 @@ class CompiledFunction:
         self.recompiles = Recompiles(lambda: self.named, self.place, self.dynamic)
         self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
         if not settings.nopython:  # in this mode a call that cannot be compiled raises
-            self.sites.given_up = self.recompiles.leave
+            self.sites.given_up = self.gives_up
         self.back_off = BackOff(self.rewritten, self.sites)
         self.steering = Steering()
         self.callees: dict[tuple, Handle] = {}  # compiled callees of calls in this function that broke the graph
@@ -74,6 +74,10 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         return f"Function({self.where})"
+
+    def gives_up(self, point: int, args: Args) -> bool:
+        """Whether a call that fits no entry of a site runs the original code there: known without a compile."""
+        return point in self.back_off.dead or self.recompiles.leave(args)
 
     @property
     def where(self) -> Where:
