@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,40 @@ def test_sharded_tensors_are_made_and_gathered_as_they_are():
     for _ in range(2):
         got, want = c(X), f(X)
         assert torch.equal(got[0], want[0]) and isinstance(got[1], tensors.DTensor) and torch.equal(got[1].full_tensor(), X)
+
+
+def test_a_tensor_over_processes_is_made_in_one_step():
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    mesh, sharded = tensors.init_device_mesh("cpu", (1,)), [tensors.Shard(0)]
+    c = bytejit.compile(lambda x: tensors.distribute_tensor(x * 2, mesh, sharded), backend="aot_eager")
+    assert torch.equal(c(X).full_tensor(), X * 2)
+    assert [reason.partition(" at ")[0] for reason in bytejit.counters["breaks"]] == [
+        "torch.distributed.tensor.distribute_tensor runs as it is"
+    ]
+
+
+@pytest.mark.parametrize("given_sharded", [False, True])
+def test_layers_of_sharded_weights_stay_whole(given_sharded):
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    parallel = pytest.importorskip("torch.distributed.tensor.parallel")
+    mesh = tensors.init_device_mesh("cpu", (1,))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
+    plain, x = copy.deepcopy(model), torch.randn(3, 4)
+    if given_sharded:
+        model, given = tensors.distribute_module(model, mesh), tensors.distribute_tensor(x, mesh, [tensors.Replicate()])
+    else:
+        given = x
+        parallel.parallelize_module(model, mesh, {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()})
+    c = bytejit.compile(model, backend="aot_eager")
+    for _ in range(3):
+        got, want = c(given), plain(x)
+        got.sum().backward()
+        want.sum().backward()
+        torch.testing.assert_close(got.full_tensor() if given_sharded else got, want)
+    for p, wanted in zip(model.parameters(), plain.parameters()):
+        torch.testing.assert_close(p.grad.full_tensor(), wanted.grad)
+    assert not any("modules/linear.py" in reason or "activation.py" in reason for reason in bytejit.counters["breaks"])
 
 
 def test_the_place_among_other_processes_is_known_in_the_graph():

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import special_cases
 from .ambient import undone_if_cut
 from .ambient_kinds import Kind
 
@@ -24,6 +25,17 @@ def overrides(cls: type) -> str:
     if found is NEVER or getattr(found, "__func__", None) is NEVER:
         return ""
     return "default" if getattr(found, "__func__", None) is DEFAULT else "own"
+
+
+def runs_operations(cls: type) -> bool:
+    """Whether operations on tensors of the class run its own Python (`__torch_dispatch__`)."""
+    owner = next((c for c in cls.__mro__ if "__torch_dispatch__" in c.__dict__), None)
+    return owner not in (None, torch.Tensor, torch._C.TensorBase)
+
+
+def is_layer(obj: object) -> bool:
+    """Whether an object is one of torch's own layers, without others in it."""
+    return special_cases.LAYERS.made(type(obj)) and isinstance(obj, torch.nn.Module) and not obj.__dict__.get("_modules")
 
 
 def untold(work: Callable, args: tuple) -> Any:

@@ -85,10 +85,15 @@ COLLECTIVES = Origin(
     ("torch.distributed.distributed_c10d",), "calls that meet other processes run as they are, at the program's line"
 )
 SHARDED_TENSORS = Origin(
-    ("torch.distributed.tensor._api",), "tensors over several processes are made, moved and gathered as they are"
+    ("torch.distributed.tensor", "torch.distributed.tensor._api"),
+    "tensors over several processes are made, moved and gathered as they are",
 )
 LOGGING = Origin(("logging",), "a logger's message that is to be said breaks the graph")
 WARNINGS = Origin(("warnings", "_py_warnings"), "functions that set what becomes of warnings run as they are")
+LAYERS = Origin(
+    ("torch.nn.modules.*",),
+    "layers without others in them: one whose weights run operations themselves, and that breaks, stays whole",
+)
 QUANTISED = Origin(
     ("torch.ao.nn.quantized.*", "torch.ao.nn.intrinsic.quantized.*"),
     "layers that hold one library call: one that breaks stays whole",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.common import registry, special_cases
+from bytejit.common.overriding import is_layer, runs_operations
 from bytejit.errors import CannotRewrite
 from bytejit.rewriter.trampoline import follows_lines
 
@@ -42,11 +43,19 @@ def compiled_callee(callee: Any, owner: CompiledFunction) -> Any:
         return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
     if isinstance(callee, types.FunctionType):
         return _compiled_function(callee, owner)
-    if not isinstance(callee, type) and type(callee) not in RECURRENT and not special_cases.QUANTISED.made(type(callee)):
+    if not isinstance(callee, type) and not stays_whole(callee):
         call = getattr(type(callee), "__call__", None)
         if isinstance(call, types.FunctionType):
             return types.MethodType(compiled_callee(call, owner), callee)
     return callee
+
+
+def stays_whole(callee: object) -> bool:
+    """Whether a module that breaks a graph is one call of a library: compiled it would only break again."""
+    cls = type(callee)
+    if cls in RECURRENT or special_cases.QUANTISED.made(cls):
+        return True
+    return is_layer(callee) and any(runs_operations(type(w)) for w in callee.__dict__.get("_parameters", {}).values())
 
 
 def _compiled_function(callee: types.FunctionType, owner: CompiledFunction) -> types.FunctionType:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from bytejit.common.overriding import is_layer, runs_operations
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.frame import Ins
 from bytejit.tracer.core.job import Job, Stop
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, Known, Lazy, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NULL, InstanceVar, Known, Lazy, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import CALL_EX_ALWAYS_HAS_KWARGS
 
 CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
@@ -39,7 +40,7 @@ def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -
         raise AssertionError(f"stack {snapshot.stack} at {point}")
     stack = [v for i, v in enumerate(snapshot.stack) if i not in point.nulls]
     callee_at = callee_slot(t, ins, snapshot.stack) if stop.depth > 0 and compiled_callee is not None else None
-    if callee_at is not None and takes_quantised(t, snapshot.stack[callee_at + 1 :]):
+    if callee_at is not None and stays_whole(t, t.values.real(snapshot.stack[callee_at]), snapshot.stack[callee_at + 1 :]):
         callee_at = None
     callee = snapshot.stack[callee_at] if callee_at is not None else None
     callee_index = next((i for i, v in enumerate(stack) if v is callee), None) if callee is not None else None
@@ -59,16 +60,23 @@ def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -
     return WayOut(values, last, point.id, env)
 
 
-def takes_quantised(t: Tracer, arguments: list[Var]) -> bool:
-    """Whether a call takes quantised tensors and no others, which is guarded then: within it no graph would hold work."""
+def stays_whole(t: Tracer, callee: Var, arguments: list[Var]) -> bool:
+    """Whether within a call that broke no graph would hold work, which is guarded then: it takes quantised tensors and no others,
+    or is one of a layer of torch's with tensors that run operations themselves."""
     given = [v for a in arguments for v in (a.items if isinstance(a, SeqVar) else (a,))]
     tensors = [v for v in given if isinstance(v, TensorVar) or isinstance(v, Lazy) and isinstance(v.obj, torch.Tensor)]
-    quantised = [v for v in tensors if isinstance(v, Lazy) and v.source is not None and v.obj.is_quantized]
-    if not tensors or len(quantised) < len(tensors):
+    unread = [v for v in tensors if isinstance(v, Lazy) and v.source is not None]
+    if not tensors or len(unread) < len(tensors):
         return False
-    for v in quantised:
+    quantised = all(v.obj.is_quantized for v in unread)
+    if not quantised and not (
+        isinstance(callee, InstanceVar) and is_layer(callee.real) and all(runs_operations(type(v.obj)) for v in unread)
+    ):
+        return False
+    for v in unread:
         t.guard("TYPE_IS", v.source, type(v.obj))
-        t.guard("EQUALS", Attr(v.origin, "is_quantized"), True)
+        if quantised:
+            t.guard("EQUALS", Attr(v.origin, "is_quantized"), True)
     return True
 
 
