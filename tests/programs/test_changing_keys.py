@@ -412,3 +412,72 @@ def test_what_two_objects_write():
         return x + 1, len(table), table[q], p in table, seen[p, 1]
 
     return f, lambda: ([table.get(p) for p in params], list(seen.values()), seen.last)
+
+
+NAMES = tuple(f"a{k}" for k in KEYS)
+
+
+class Held:
+    """Attributes of an object, one of the class's and one that is computed."""
+
+    a90 = 4.5
+
+    def __init__(self) -> None:
+        for k in range(14):
+            setattr(self, f"a{k}", k * 0.5)
+
+    @property
+    def a91(self):
+        return 2.5
+
+
+@program(F(3), Turn(*NAMES), calls=12, total=2)
+def test_attributes_by_name():
+    """getattr with names that change"""
+    held = Held()
+    return lambda x, name: x * getattr(held, name) + getattr(held, name[:1] + name[1:], 3.0)
+
+
+@program(F(3), Turn(*NAMES, "a90", "a91", "gone", "a3", "a2"), calls=17)
+def test_attributes_that_the_object_does_not_hold():
+    """Names of the class's, a property's, and names that nobody has"""
+    held = Held()
+    return lambda x, name: x * getattr(held, name, 7.0) + (0 if hasattr(held, name) else 1)
+
+
+@program(F(3), Turn(*KEYS), calls=12)
+def test_attributes_that_are_written():
+    """What is written under one name may be what another name gives"""
+    held = Held()
+
+    def f(x, k):
+        before = getattr(held, f"a{k}")
+        held.a3 = before + 1
+        return x * getattr(held, f"a{k}") + before
+
+    return f, lambda: held.__dict__
+
+
+@program(F(2, 3), Turn(*NAMES), calls=12, total=2)
+def test_modules_by_name():
+    """getattr(self, name) of layers, parameters and buffers"""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for k in range(14):
+                setattr(self, f"a{k}", nn.Linear(3, 3))
+                self.register_buffer(f"b{k}", torch.full((3,), float(k)))
+
+        def forward(self, x, name):
+            return getattr(self, name)(x) + getattr(self, "b" + name[1:])
+
+    torch.manual_seed(0)
+    net = Net().requires_grad_(False)
+    return lambda x, name: net(x, name), lambda: None
+
+
+@program(F(3), Turn(*NAMES), calls=12, total=5)
+def test_names_compared():
+    """Text that changes, compared with constants"""
+    return lambda x, name: x + 1 if name == "a3" else x * 2 if name != "a9" and name < "a5" else x - 1

@@ -34,6 +34,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.core.versions import PLACEHOLDER
+from bytejit.tracer.objects.changing_keys import picked_attribute
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
 from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base
@@ -136,6 +137,8 @@ def _attribute_name(t: Tracer, function: Callable, v: Var) -> str:
 
 @models(builtins.getattr)
 def getattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if (found := picked_attribute(t, t.values.real(args[0]), t.values.real(args[1]))) is not None:
+        return found
     return t.attributes.getattr(args[0], _attribute_name(t, getattr, args[1]), args[2] if len(args) > 2 else None)
 
 

@@ -1,5 +1,5 @@
-"""Items of containers from outside under keys that change between calls: each call looks its item up before the graph runs,
-and guards what it is. So one more key, with an item like the others, costs no compile.
+"""Items of containers from outside under keys that change between calls, and attributes of objects under such names: each call
+looks its item up before the graph runs, and guards what it is. So one more key, with an item like the others, costs no compile.
 
 That holds where the region has not written the container, and the key is there. All else makes the key a constant.
 """
@@ -7,14 +7,18 @@ That holds where the region has not written the container, and the key is there.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+import types
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from bytejit.guards.changing_sources import Looked
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source
-from bytejit.tracer.core.values import DictVar, SeqVar, Var
-from bytejit.tracer.sizes.called_anew import changes, hint, source_of
+from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, Var
+from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 
+from .class_facts import MRO, NAMESPACE, class_attribute
 from .open_writes import ExternalDict, OpenWrites
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 KINDS = (dict, list, tuple, collections.deque)
 TWO = "len({key, other}) == 2"  # as a dict tells its keys apart
+PLAIN_LOOKUPS = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
+OF_MODULES = ("_parameters", "_buffers", "_modules")  # in the order in which nn.Module looks
 NAMESPACES = (InstanceDict, PastDict, Scope)  # writes to these are modelled in another place as well
 
 
@@ -38,6 +44,45 @@ def picked(t: Tracer, container: Var, key: Var) -> Var | None:
     except (LookupError, TypeError):  # for who looks at the constant
         return None
     return t.values.memo_lazy(("item", id(container), source), item, lambda: Looked(container.origin, source, kind))
+
+
+def picked_attribute(t: Tracer, v: Var, name: Var) -> Var | None:
+    """getattr(v, name) for a name that changes between calls, of what the object itself holds; None where the name must be a
+    constant."""
+    if not isinstance(v, InstanceVar) or v.real is None or v.source is None or v.ns is None or not changes(t, name):
+        return None
+    written = (v, v.ns, *map(t.by_id.get, map(id, own_spaces(v.real))))
+    if any(id(x) in t.effects.dirty for x in written) or replaces_attributes(type(v.real)):
+        return None
+    source = source_of(t, name)
+    try:
+        value = own_attribute(v.real, hint(t, name))
+    except (LookupError, TypeError):  # for who looks at the constant
+        return None
+    at = computed(own_attribute, [v.origin, source])
+    return t.values.memo_lazy(("attribute", id(v), source), value, lambda: at) if at is not None else None
+
+
+def replaces_attributes(cls: type) -> bool:
+    """Whether a class says in Python how attributes are read; what nn.Module has of it is known."""
+    if class_attribute(cls, "__getattribute__") not in PLAIN_LOOKUPS:
+        return True
+    return class_attribute(cls, "__getattr__") not in (None, nn.Module.__getattr__)
+
+
+def own_spaces(obj: object) -> tuple[dict, ...]:
+    """Where an object of such a class holds its attributes."""
+    own = object.__getattribute__(obj, "__dict__")
+    return (own, *(own[name] for name in OF_MODULES if name in own)) if isinstance(obj, nn.Module) else (own,)
+
+
+def own_attribute(obj: object, name: str) -> Any:
+    """What getattr(obj, name) returns where the object itself holds it and its class has no such name. Raises: KeyError."""
+    if not any(name in NAMESPACE(cls) for cls in MRO(type(obj))):
+        for space in own_spaces(obj):
+            if name in space:
+                return space[name]
+    raise KeyError(name)
 
 
 def lacks(t: Tracer, container: DictVar, key: Var) -> bool:

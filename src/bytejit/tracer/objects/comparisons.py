@@ -14,6 +14,7 @@ from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import (
     FALSE,
     TRUE,
@@ -32,6 +33,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.objects.class_facts import class_attribute
+from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
 from . import identities
@@ -67,6 +69,8 @@ class Comparisons(Component):
             if found is not None:
                 return found
         if isinstance(a, Known) and isinstance(b, Known):
+            if TextVar in (type(a), type(b)) and (found := call_anew(self.t, COMPARISONS[name], [a, b])) is not None:
+                return found
             if is_constant(a.obj) and is_constant(b.obj):
                 return self.t.operators.fold(COMPARISONS[name], a.obj, b.obj)
             if name in ("eq", "ne") and (

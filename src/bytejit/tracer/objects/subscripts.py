@@ -15,6 +15,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.texts import TextVar, text_of
 from bytejit.tracer.core.values import (
     NONE,
     DictVar,
@@ -95,7 +96,7 @@ class Subscripts(Component):
         if isinstance(container, ArrayVar):
             return self.t.numpy_arrays.array_call(operator.getitem, [container, key])
         if isinstance(container, Known):
-            return self._known_item(container, key)
+            return part_of_text(container, key) or self._known_item(container, key)
         if isinstance(container, InstanceVar):
             if container.cls in FORMS and container.real is not None:
                 return self._known_item(container, key)
@@ -361,3 +362,18 @@ class Subscripts(Component):
         if isinstance(v, SetVar):
             return v
         return SetVar(elements(self.t, self.t.iteration.iterate(v)))
+
+
+def part_of_text(text: Known, key: Var) -> Var | None:
+    """A letter or a part of text that changes between calls; None for other text, and where its constants say more."""
+    if type(text) is not TextVar:
+        return None
+    if isinstance(key, SliceVar):
+        parts = [p for p in key.parts if type(p) is Known]
+        return text_of(cut, [text, *parts]) if len(parts) == len(key.parts) else None
+    return text_of(operator.getitem, [text, key])
+
+
+def cut(text: str, start: int | None, stop: int | None, step: int | None) -> str:
+    """A part of a text."""
+    return text[start:stop:step]
