@@ -7,38 +7,13 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
-from bytejit.backends import cpu
-from bytejit.codegen.libraries import attention, pass_list
-from bytejit.codegen.libraries.choices import Choices, on_graph
+from bytejit.codegen.libraries import attention
+from bytejit.codegen.libraries.choices import Choices
 from bytejit.kernels import library
-from bytejit.kernels.tune import Choice, Tuner
+from bytejit.kernels.tune import Tuner
 
 pytestmark = pytest.mark.cxx
 sdpa = F.scaled_dot_product_attention
-
-
-class Own(Tuner):
-    """Chooses our own attention wherever it is offered; times nothing."""
-
-    def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
-        names = [c.name for c in candidates]
-        return Choice("attention_own" if "attention_own" in names else names[0], (), dict.fromkeys(names, 1.0), {})
-
-
-@pytest.fixture
-def own(monkeypatch):
-    """How many attentions of each compiled graph became our own."""
-    found: list[int] = []
-
-    def look(graph, choices):
-        found.append(sum(str(n.target) == "bytejit.attention.default" for n in graph.nodes))
-
-    bytejit.reset()
-    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*pass_list.CPU_PASSES, on_graph(look)))
-    monkeypatch.setattr(attention, "LEAST_WORK", 0)
-    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Own())
-    yield found
-    bytejit.reset()
 
 
 def qkv(*shape: int, keys: int = 0, groups: int = 0, dtype=torch.float32) -> list[torch.Tensor]:

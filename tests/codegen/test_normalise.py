@@ -1,8 +1,6 @@
 """normalise and run_aten against eager: results, strides, mutation, aliasing, random streams, errors."""
 
 import operator
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from bytejit.codegen.aten.graph import Alias, Input, Mutation, OutputValue
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
 from bytejit.fake.tensor import fake_like
+from tests.fresh_process import run_without_compiler
 
 
 class _Settable(torch.fx.Proxy):
@@ -536,13 +535,7 @@ def test_refused():
 
 
 CODE = """
-import sys
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        assert not name.startswith(("torch._dynamo", "torch._inductor")), name
-sys.meta_path.insert(0, Watch())
 import torch
-sys.path.insert(0, {here!r})
 import test_normalise as t
 for program in t.PROGRAMS:
     t.made(program, [t.x34(), torch.randn(3, 4)])[1](t.x34(), torch.randn(3, 4))
@@ -550,11 +543,7 @@ for program in t.PROGRAMS:
 
 
 def test_never_loads_a_compiler():
-    import os
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    done = subprocess.run([sys.executable, "-c", CODE.format(here=here)], capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_without_compiler(CODE, __file__)
 
 
 def test_conjugate_views():

@@ -9,38 +9,10 @@ import torch
 from torch import nn
 
 import bytejit
-from bytejit.backends import cpu
-from bytejit.codegen.libraries import attention, pass_list
-from bytejit.codegen.libraries.choices import on_graph
-from bytejit.kernels.tune import Choice, Tuner
+from bytejit.codegen.libraries import attention
 
 pytestmark = pytest.mark.cxx
 LOW = float("-inf")
-
-
-class Own(Tuner):
-    """Chooses our own attention wherever it is offered; times nothing."""
-
-    def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
-        names = [c.name for c in candidates]
-        own = "attention_own" if "attention_own" in names else names[0]
-        return Choice(own, (), {n: 1.0 if n == own else 9.0 for n in names}, {})
-
-
-@pytest.fixture
-def own(monkeypatch):
-    """How many attentions of each compiled graph became our own."""
-    found: list[int] = []
-
-    def look(graph, choices):
-        found.append(sum(str(n.target) == "bytejit.attention.default" for n in graph.nodes))
-
-    bytejit.reset()
-    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*pass_list.CPU_PASSES, on_graph(look)))
-    monkeypatch.setattr(attention, "LEAST_WORK", 0)
-    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Own())
-    yield found
-    bytejit.reset()
 
 
 def draw(*shapes: tuple[int, ...]) -> list[torch.Tensor]:

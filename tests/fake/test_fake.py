@@ -1,8 +1,6 @@
 """Fake tensors against eager: shape, strides, dtype, device, autograd, aliasing, errors."""
 
 import itertools
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 
@@ -14,6 +12,7 @@ import bytejit
 from bytejit.common.spec import Spec
 from bytejit.fake.sized import SIZED
 from bytejit.fake.tensor import DataDependent, Fake, FakeMode, NoFake, fake_like, fake_of_spec, infer, spec_of
+from tests.fresh_process import run_without_compiler
 
 PROGRAMS = {
     "arith": lambda x, y: (x + y, x - 1, 2 - x, x * 2.5, x / 3, x // 2, x % 2, x**2, x**y, -x, abs(x)),
@@ -418,41 +417,23 @@ def test_infer_takes_an_op():
 
 
 CODE = """
-import sys
-from collections.abc import Callable
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        assert not name.startswith(("torch._dynamo", "torch._inductor")), name
-sys.meta_path.insert(0, Watch())
 import torch
-sys.path.insert(0, {here!r})
+import bytejit.fake.tensor as tensor
 import test_fake
-for name, program in test_fake.PROGRAMS.items():
-    with test_fake.FakeMode():
-        program(test_fake.fake_like(torch.randn(3, 4)), test_fake.fake_like(torch.randn(4)))
-x = test_fake.fake_like(torch.randn(3, 4))
-rows = dict(test_fake.ROWS)
-test_fake.ROWS.clear()
-test_fake._PLAN.clear()
-for name, program in test_fake.PROGRAMS.items():
-    with test_fake.FakeMode():
-        program(test_fake.fake_like(torch.randn(3, 4)), test_fake.fake_like(torch.randn(4)))
+def infer():
+    for program in test_fake.PROGRAMS.values():
+        with test_fake.FakeMode():
+            program(test_fake.fake_like(torch.randn(3, 4)), test_fake.fake_like(torch.randn(4)))
+infer()
+tensor.ROWS.clear()
+tensor._PLAN.clear()
+infer()
 assert "torch._dynamo" not in sys.modules
 """
 
 
 def test_never_loads_a_compiler():
-    import os
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    code = (
-        CODE.format(here=here)
-        .replace("test_fake.ROWS", "bytejit.fake.tensor.ROWS")
-        .replace("test_fake._PLAN", "bytejit.fake.tensor._PLAN")
-    )
-    code = code.replace("import test_fake\n", "import test_fake, bytejit.fake.tensor\n")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_without_compiler(CODE, __file__)
 
 
 def test_cuda_without_an_index_is_the_current_gpu() -> None:

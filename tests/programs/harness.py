@@ -71,6 +71,14 @@ def Turn(*values) -> Spec:
     return Spec(lambda r: copy.deepcopy(values[r.call % len(values)]))
 
 
+def backward_after(f, *args):
+    """Call, then go backward through the result, as a training step does after the compiled part."""
+    out = f(*args)
+    first = out[0] if isinstance(out, tuple) else out
+    first.sum().backward()
+    return out
+
+
 @dataclass(frozen=True)
 class Outcome:
     """All that one call left behind."""

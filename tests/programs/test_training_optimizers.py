@@ -54,9 +54,8 @@ def cases() -> list:
     return [pytest.param(name, form, id=f"{name}-{form}") for name in NAMES for form in FORMS]
 
 
-def step_of(name: str, form: str):
-    model = net()
-    opt = made(name, form, model)
+def step_with(model, opt):
+    """A step that trains a model, and returns the loss."""
 
     def step(x, y):
         opt.zero_grad()
@@ -65,7 +64,13 @@ def step_of(name: str, form: str):
         opt.step()
         return loss.detach()
 
-    return step, seen(model, opt)
+    return step
+
+
+def step_of(name: str, form: str):
+    model = net()
+    opt = made(name, form, model)
+    return step_with(model, opt), seen(model, opt)
 
 
 @pytest.mark.parametrize("name, form", cases())
@@ -95,15 +100,7 @@ def test_schedulers(name, form, scheduler):
             "one cycle": lambda: torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=30),
             "plateau": lambda: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.9, patience=0),
         }
-        schedule = make[scheduler]()
-
-        def step(x, y):
-            opt.zero_grad()
-            loss = LOSS(model(x), y)
-            loss.backward()
-            opt.step()
-            return loss.detach()
-
+        schedule, step = make[scheduler](), step_with(model, opt)
         step.after = lambda: schedule.step(1.0) if scheduler == "plateau" else schedule.step()
         return step, seen(model, opt)
 

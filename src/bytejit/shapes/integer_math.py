@@ -56,30 +56,30 @@ class Mod(sympy.Function):
         return cls(rest, b) if whole != 0 else None
 
 
-class Most(sympy.Function):
+class _OneOfTwo(sympy.Function):
+    """One of two integers; `choose` of Python's ints says which."""
+
+    nargs = 2
+    is_integer = True
+    choose: Callable[[int, int], int]
+
+    @classmethod
+    def eval(cls, a: Any, b: Any) -> Any:
+        if a == b:
+            return a
+        return sympy.Integer(cls.choose(int(a), int(b))) if a.is_Integer and b.is_Integer else None
+
+
+class Most(_OneOfTwo):
     """max(a, b) of integers."""
 
-    nargs = 2
-    is_integer = True
-
-    @classmethod
-    def eval(cls, a: Any, b: Any) -> Any:
-        if a == b:
-            return a
-        return sympy.Integer(max(int(a), int(b))) if a.is_Integer and b.is_Integer else None
+    choose = staticmethod(max)
 
 
-class Least(sympy.Function):
+class Least(_OneOfTwo):
     """min(a, b) of integers."""
 
-    nargs = 2
-    is_integer = True
-
-    @classmethod
-    def eval(cls, a: Any, b: Any) -> Any:
-        if a == b:
-            return a
-        return sympy.Integer(min(int(a), int(b))) if a.is_Integer and b.is_Integer else None
+    choose = staticmethod(min)
 
 
 class Floor(sympy.Function):

@@ -45,22 +45,6 @@ def _clone(x: HasMeta, *, memory_format: torch.memory_format | None = None) -> M
 
 
 @row("_to_copy", beside="layout")
-def _to_copy(
-    x: HasMeta,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> Meta:
-    m = x.m
-    if layout not in (None, torch.strided):
-        raise NeedsMeta
-    return new(m.shape, formatted_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
-
-
 @row("rand_like", "randn_like")
 def _like(
     x: HasMeta,

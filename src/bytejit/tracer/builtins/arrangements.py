@@ -44,12 +44,17 @@ def _choose(pool: Sequence, r: int, start: int, step: int) -> Iterator:
             yield (pool[i], *rest)
 
 
-@replaces(itertools.combinations)
-def combinations(iterable: Iterable, r: int) -> Iterator:
+def _pool(iterable: Iterable, r: int) -> tuple:
+    """What r elements are chosen from."""
     pool = tuple(iterable)
     if r < 0:
         raise ValueError("r must be non-negative")
-    return _combinations(pool, r)
+    return pool
+
+
+@replaces(itertools.combinations)
+def combinations(iterable: Iterable, r: int) -> Iterator:
+    return _combinations(_pool(iterable, r), r)
 
 
 @iterates(itertools.combinations_with_replacement)
@@ -59,10 +64,7 @@ def _combinations_with_replacement(pool: Sequence, r: int) -> Iterator:
 
 @replaces(itertools.combinations_with_replacement)
 def combinations_with_replacement(iterable: Iterable, r: int) -> Iterator:
-    pool = tuple(iterable)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _combinations_with_replacement(pool, r)
+    return _combinations_with_replacement(_pool(iterable, r), r)
 
 
 @iterates(itertools.permutations)

@@ -117,22 +117,23 @@ def set_union(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     return SetVar(out, s.cls)
 
 
+def _where(t: Tracer, s: SetVar, others: list[Var], held: bool) -> Var:
+    """The elements of s that each of the others holds, or that none does."""
+    out = dict(s.items)
+    for other in others:
+        keys = t.subscripts.as_set(other).items
+        out = {k: v for k, v in out.items() if (k in keys) is held}
+    return SetVar(out, s.cls)
+
+
 @on_set("intersection")
 def set_intersection(t: Tracer, s: SetVar, args: list[Var]) -> Var:
-    out = dict(s.items)
-    for other in args:
-        keys = t.subscripts.as_set(other).items
-        out = {k: v for k, v in out.items() if k in keys}
-    return SetVar(out, s.cls)
+    return _where(t, s, args, True)
 
 
 @on_set("difference")
 def set_difference(t: Tracer, s: SetVar, args: list[Var]) -> Var:
-    out = dict(s.items)
-    for other in args:
-        keys = t.subscripts.as_set(other).items
-        out = {k: v for k, v in out.items() if k not in keys}
-    return SetVar(out, s.cls)
+    return _where(t, s, args, False)
 
 
 @on_set("symmetric_difference")

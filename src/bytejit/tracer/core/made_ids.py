@@ -15,16 +15,28 @@ class IdVar(Var):
         self.of = of
 
 
-class IdKey:
-    """The key of an IdVar in a modelled dict or set."""
+class KeyOfVar:
+    """The key of a value in a modelled dict or set: equal to one of the same class and value."""
 
-    __slots__ = ("of",)
+    __slots__ = ("var",)
 
-    def __init__(self, of: Var) -> None:
-        self.of = of
+    def __init__(self, var: Var) -> None:
+        self.var = var
 
     def __hash__(self) -> int:
-        return id(self.of)
+        return id(self.var)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, IdKey) and other.of is self.of
+        return type(other) is type(self) and other.var is self.var
+
+
+class ByIdentity(KeyOfVar):
+    """The key of a value that hashes by identity."""
+
+    __slots__ = ()
+
+
+class IdKey(KeyOfVar):
+    """The key of an IdVar."""
+
+    __slots__ = ()

@@ -17,7 +17,7 @@ from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource, Source, dict_item
 from bytejit.tracer.core.descriptions import shown_name, words
-from bytejit.tracer.core.made_ids import IdKey, IdVar
+from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
@@ -103,21 +103,6 @@ def own_hash(t: Any, v: InstanceVar) -> int:
     if -sys.maxsize - 1 <= found <= sys.maxsize:  # Python takes it as it is: hash(found) may differ
         return -2 if found == -1 else int(found)
     return hash(found)
-
-
-class ByIdentity:
-    """The key of a value that hashes by identity."""
-
-    __slots__ = ("var",)
-
-    def __init__(self, var: Var) -> None:
-        self.var = var
-
-    def __hash__(self) -> int:
-        return id(self.var)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and other.var is self.var
 
 
 class ByHash:
