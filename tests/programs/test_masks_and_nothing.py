@@ -113,3 +113,35 @@ def test_a_check_in_a_backend_of_the_programs() -> None:
                     assert info.value.args == (3,)
                 else:
                     assert compiled(*args)[0] == fn(*args)[0]
+
+
+def test_a_flag_decides_whether_all_is_written() -> None:
+    """Writes under a bool tensor without dimensions: numbers, NaN, tensors, gradients; eager refuses another dtype"""
+
+    def other(x):
+        y = x * 2
+        y[x.sum() > 0] = x.double()
+        return y
+
+    def f(x, b):
+        total, y, whole, kept = x.sum() * 1, x * 2, (x * 3).long(), b.clone()
+        total[total <= 0] = float("nan")
+        y[y.sum() > 0] = x[0]
+        y[b.any()] = y + 1
+        whole[x.sum() > 0] = 1.5
+        whole[x.sum() > 1] = whole[0] + 1
+        kept[x.sum() > 0] = False
+        return total, y, whole, kept
+
+    def given(r: Rand) -> tuple:
+        x = r.f(3, 4).abs() * (-1 if r.call % 2 else 1)
+        return x.requires_grad_(), r.i(0, 2, 4).bool()
+
+    def trained(f, x, b):
+        found = f(x, b)
+        found[1].sin().sum().backward()
+        return found, x.grad
+
+    check(f, args=given, graphs=1, drive=trained)
+    check(f, args=given, graphs=1, drive=trained, backend="inductor", tol=(1e-6, 1e-6))
+    check(other, args=lambda r: (r.f(3, 4),))

@@ -71,11 +71,12 @@ class Indexing(Component):
 
     def pick_symbolic(self, args: list[Var]) -> list[Var] | None:
         """The arguments of getitem or setitem where ints in the index are symbolic, which torch's binding would make constants:
-        what the rest of the index leaves, and of that the place that the symbolic ones pick. None where none is."""
+        what the rest of the index leaves, and of that the place that the symbolic ones pick. So where a flag decides whether
+        all of a tensor is written. None where neither is."""
         key = args[1]
         parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
         if not any(type(p) is SymVar for p in parts):
-            return None
+            return self._flagged(args) if len(args) == 3 else None
         taken = sum(isinstance(p, SliceVar) or type(p) is SymVar or isinstance(p, Known) and type(p.obj) is int for p in parts)
         rest, dims, dim = [], [], 0
         for part in parts:
@@ -96,6 +97,23 @@ class Indexing(Component):
         for dim, part in reversed(dims):
             found = self.t.tensors.call_tensor_op(torch.Tensor.select, [found, Known(dim), part], {})
         return [found, Known(...), *args[2:]]
+
+    def _flagged(self, args: list[Var]) -> list[Var] | None:
+        """The arguments of `x[flag] = value`, flag a bool tensor without dimensions, as those of a write of all of x; None for
+        others, and for a value of more dimensions than x has, or of another dtype, which eager refuses."""
+        of, flag, value = (self.t.values.real(a) for a in args)
+        if (
+            not isinstance(of, TensorVar)
+            or not isinstance(flag, TensorVar)
+            or flag.fake.dim()
+            or flag.fake.dtype is not torch.bool
+        ):
+            return None
+        if isinstance(value, Known) and type(value.obj) in (bool, int, float):
+            value = self.t.tensors.call_tensor_op(torch.Tensor.new_full, [of, SeqVar([], tuple), value], {})
+        elif not isinstance(value, TensorVar) or value.fake.dim() > of.fake.dim() or value.fake.dtype is not of.fake.dtype:
+            return None
+        return [of, Known(...), self.t.tensors.call_tensor_op(torch.where, [flag, value, of], {})]
 
 
 def dimensions_taken(part: Var) -> int:
