@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import importlib.metadata
+import json
 import os
 import pickle
 import subprocess
@@ -17,6 +19,7 @@ import torch
 import bytejit
 from bytejit.__main__ import main
 from bytejit.common import caches
+from bytejit.kernels import artifacts
 from bytejit.runtime.origins import settings_of
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -259,15 +262,47 @@ def test_reset():
     assert len(seen) == 2
 
 
-def test_wrap_numpy_and_artifacts():
+def test_wrap_numpy():
     @torch.compile(backend="eager")
     @torch.compiler.wrap_numpy
     def f(a):
         return a * 2 + 1
 
     assert torch.equal(f(X), X * 2 + 1)
-    kept = torch.compiler.save_cache_artifacts()
-    assert kept is None or isinstance(kept[0], bytes)
+
+
+def sealed(rest):
+    return artifacts.MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+@pytest.mark.cxx
+def test_artifacts_of_one_cache_fill_another(tmp_path, monkeypatch):
+    def used(folder):
+        """The entries of a cache after a compile in a process that knows nothing."""
+        caches.clear()
+        bytejit.reset()
+        with bytejit.config.patch(cache_dir=str(folder)):
+            assert torch.allclose(torch.compile(torch.nn.functional.silu, dynamic=False)(X), torch.nn.functional.silu(X))
+            kept = torch.compiler.save_cache_artifacts()
+        return kept, {p.name: p.stat().st_ino for p in folder.glob("bytejit-*/[!.]*.*")}
+
+    assert torch.compiler.save_cache_artifacts.__wrapped__.__module__ == "torch.compiler"
+    (data, info), made = used(tmp_path / "one")
+    names = info.artifacts["bytejit"]
+    assert isinstance(data, bytes) and any(n.endswith(".so") for n in names) and set(names) <= set(made)
+    with bytejit.config.patch(cache_dir=str(tmp_path / "two")):
+        elsewhere = json.dumps([["../" + names[0], 1]]).encode() + b"\n1"
+        for bad in (data[:-1], data[:30], sealed(elsewhere), sealed(b'[["a.so", 1]]\n1'), sealed(b"[[1]]\n")):
+            with pytest.warns(RuntimeWarning, match="artifacts.*nothing is loaded"):
+                assert torch.compiler.load_cache_artifacts(bad) is None
+            caches.WARNED.clear()
+        assert not (tmp_path / "two").exists()
+        assert torch.compiler.load_cache_artifacts(data).artifacts["bytejit"] == names
+    before = {p.name: p.stat().st_ino for p in (tmp_path / "two").glob("bytejit-*/[!.]*.*")}
+    assert set(before) == set(names)
+    _, after = used(tmp_path / "two")
+    libraries = lambda found: {n: i for n, i in found.items() if n.endswith((".so", ".plan"))}
+    assert libraries(after) == libraries(before)  # nothing was built anew
 
 
 # ---- programs that call torch.compile by themselves ---------------------------------------------------------------------

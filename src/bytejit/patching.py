@@ -11,18 +11,20 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
 from . import api
 from .common import caches, registry, torch_controls
 from .errors import backend_name
+from .kernels import artifacts
+from .kernels.disk import disk_of
+from .options import config
 from .runtime import module
 from .runtime.origins import original
 
 LITE = "lite"  # torch's mode for little work at a compile
-# what is replaced, where loaded
-NAMES = (("torch", "compile"), ("torch.compiler", "reset"), ("torch._dynamo", "reset"))
 
 
 def torch_compile(
@@ -135,12 +137,12 @@ class Patched:
 
     def __init__(self) -> None:
         self._before: list[tuple[types.ModuleType, str, object]] = []
-        for place, name in NAMES:
+        for place, name, ours in NAMES:
             found = sys.modules.get(place)
             if found is not None and hasattr(found, name):
                 before = getattr(found, name)
                 self._before.append((found, name, before))
-                setattr(found, name, torch_compile if name == "compile" else _resetting(before))
+                setattr(found, name, ours(before))
 
     def undo(self) -> None:
         """torch.compile is what it was before. Functions that were compiled stay bytejit's."""
@@ -163,8 +165,52 @@ def _resetting(before: Callable) -> Callable:
     return reset
 
 
+@dataclass
+class Saved:
+    """What artifacts hold, as torch tells it: the names of the parts of each kind."""
+
+    artifacts: dict[str, list[str]]
+
+
+def _saving(before: Callable) -> Callable:
+    @functools.wraps(before)
+    def save_cache_artifacts() -> tuple[bytes, object] | None:
+        """What this process built, as bytes, and the names of its parts. None: nothing."""
+        data, names = artifacts.save()
+        return (data, Saved({"bytejit": names})) if names else None
+
+    return save_cache_artifacts
+
+
+def _loading(before: Callable) -> Callable:
+    @functools.wraps(before)
+    def load_cache_artifacts(serialized_artifacts: bytes) -> object:
+        """Put what was saved into the cache. Artifacts of torch's own compiler go to torch. Returns: None for what is neither."""
+        if not serialized_artifacts.startswith(artifacts.MAGIC):
+            return before(serialized_artifacts)
+        options = config.current
+        try:
+            return Saved({"bytejit": artifacts.load(serialized_artifacts, disk_of(options.cache_path, options.cache_mb))})
+        except artifacts.Damaged as error:
+            caches.warn_once(f"artifacts {error}", f"bytejit: {error}: nothing is loaded")
+            return None
+
+    return load_cache_artifacts
+
+
+# what is replaced, where loaded, and what makes ours of it
+NAMES: tuple[tuple[str, str, Callable[[Callable], Callable]], ...] = (
+    ("torch", "compile", lambda before: torch_compile),
+    ("torch.compiler", "reset", _resetting),
+    ("torch.compiler", "save_cache_artifacts", _saving),
+    ("torch.compiler", "load_cache_artifacts", _loading),
+    ("torch._dynamo", "reset", _resetting),
+)
+
+
 def patch_torch_compile() -> Patched:
-    """Make `torch.compile` bytejit's from now on, with all its arguments; `module.compile()` and `torch.compiler.reset` too.
+    """Make `torch.compile` bytejit's from now on, with all its arguments; `module.compile()`, `torch.compiler.reset` and
+    `torch.compiler.save_cache_artifacts`, `load_cache_artifacts` too.
 
     Also a context manager: `with bytejit.patch_torch_compile(): ...`; else `.undo()` of the result ends it. What was compiled
     before stays as it was. `python -m bytejit run script.py` runs a script so.

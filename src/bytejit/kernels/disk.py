@@ -69,6 +69,7 @@ class Disk:
         self.wanted, self.limit = Path(os.path.abspath(folder)), limit
         self.memory: dict[str, bytes] | None = None  # the entries, where the folder cannot be used
         self.generation = ""  # the one last seen
+        self.used: set[str] = set()  # entries that were read or written
 
     def __repr__(self) -> str:
         return f"Disk({self.wanted}, at most {self.limit >> 20} MiB)"
@@ -159,13 +160,17 @@ class Disk:
                     os.close(at)
                     raise
                 if body is not None:
+                    self.used.add(name)
                     return at, body
                 os.close(at)
                 return None
             except OSError as error:
                 self._fall_back(error)
         body = (self.memory or {}).get(name)
-        return None if body is None else (-1, body)
+        if body is None:
+            return None
+        self.used.add(name)
+        return -1, body
 
     def read(self, name: str) -> bytes | None:
         """The body of an entry; None when there is none."""
@@ -192,6 +197,7 @@ class Disk:
 
     def write(self, name: str, body: bytes) -> None:
         """Store an entry. Where the folder cannot be used any more, this process keeps it."""
+        self.used.add(name)
         if self.memory is None:
             try:
                 at, secret = self._begun()
