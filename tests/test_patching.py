@@ -262,6 +262,32 @@ def test_reset():
     assert len(seen) == 2
 
 
+RESETS = """
+import sys, torch, bytejit
+seen = []
+def backend(gm, inputs):
+    seen.append(gm)
+    return gm.forward
+patched = bytejit.patch_torch_compile()
+f = torch.compile(lambda x: torch.relu(x) + 1, backend=backend)
+f(torch.ones(3))
+assert "torch._dynamo" not in sys.modules
+import torch._dynamo
+torch._dynamo.reset()
+f(torch.ones(3))
+assert len(seen) == 2, len(seen)
+patched.undo()
+torch._dynamo.reset()
+f(torch.ones(3))
+assert len(seen) == 2
+"""
+
+
+def test_a_reset_of_a_module_that_is_imported_later(folder):
+    done = ran(folder, "-c", RESETS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_wrap_numpy():
     @torch.compile(backend="eager")
     @torch.compiler.wrap_numpy

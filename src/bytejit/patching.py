@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from . import api
-from .common import caches, registry, torch_controls
+from .common import caches, registry, torch_controls, torch_frames
 from .errors import backend_name
 from .kernels import artifacts
 from .kernels.disk import disk_of
@@ -137,15 +137,22 @@ class Patched:
 
     def __init__(self) -> None:
         self._before: list[tuple[types.ModuleType, str, object]] = []
+        for place in dict.fromkeys(place for place, _, _ in NAMES):
+            if place in sys.modules:
+                self._replace(sys.modules[place])
+        torch_frames.when_loaded(self._replace)
+
+    def _replace(self, module: types.ModuleType) -> None:
+        """Put ours in place of what a module has."""
         for place, name, ours in NAMES:
-            found = sys.modules.get(place)
-            if found is not None and hasattr(found, name):
-                before = getattr(found, name)
-                self._before.append((found, name, before))
-                setattr(found, name, ours(before))
+            if place == module.__name__ and hasattr(module, name):
+                before = getattr(module, name)
+                self._before.append((module, name, before))
+                setattr(module, name, ours(before))
 
     def undo(self) -> None:
         """torch.compile is what it was before. Functions that were compiled stay bytejit's."""
+        torch_frames.forget(self._replace)
         while self._before:
             setattr(*self._before.pop())
 
@@ -166,7 +173,7 @@ def _resetting(before: Callable) -> Callable:
 
 
 @dataclass
-class Saved:
+class ArtifactInfo:
     """What artifacts hold, as torch tells it: the names of the parts of each kind."""
 
     artifacts: dict[str, list[str]]
@@ -177,7 +184,7 @@ def _saving(before: Callable) -> Callable:
     def save_cache_artifacts() -> tuple[bytes, object] | None:
         """What this process built, as bytes, and the names of its parts. None: nothing."""
         data, names = artifacts.save()
-        return (data, Saved({"bytejit": names})) if names else None
+        return (data, ArtifactInfo({"bytejit": names})) if names else None
 
     return save_cache_artifacts
 
@@ -190,15 +197,15 @@ def _loading(before: Callable) -> Callable:
             return before(serialized_artifacts)
         options = config.current
         try:
-            return Saved({"bytejit": artifacts.load(serialized_artifacts, disk_of(options.cache_path, options.cache_mb))})
-        except artifacts.Damaged as error:
+            return ArtifactInfo({"bytejit": artifacts.load(serialized_artifacts, disk_of(options.cache_path, options.cache_mb))})
+        except artifacts.BadArtifacts as error:
             caches.warn_once(f"artifacts {error}", f"bytejit: {error}: nothing is loaded")
             return None
 
     return load_cache_artifacts
 
 
-# what is replaced, where loaded, and what makes ours of it
+# what is replaced, where loaded or when it is, and what makes ours of it
 NAMES: tuple[tuple[str, str, Callable[[Callable], Callable]], ...] = (
     ("torch", "compile", lambda before: torch_compile),
     ("torch.compiler", "reset", _resetting),

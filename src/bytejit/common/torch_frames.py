@@ -20,6 +20,8 @@ HERE = str(Path(__file__).resolve().parents[1])
 GENERATED = "<bytejit"  # how names of generated code begin, in place of a file's
 # owner: keep_off; size: one a living rewritten code, until torch's compiler is loaded; goes with the code
 _WAITING: IdentityMap[weakref.ref[types.CodeType]] = IdentityMap()
+# owner: when_loaded; size: one a patch in force, until torch's compiler is loaded
+_THEN: list[Callable[[types.ModuleType], None]] = []
 
 
 def mark_compiled(compiled: Callable, fn: Callable) -> None:
@@ -41,6 +43,23 @@ def keep_off(code: types.CodeType) -> None:
         skip(code)
         return
     _WAITING.set(code, weakref.ref(code))
+    _watch()
+
+
+def when_loaded(then: Callable[[types.ModuleType], None]) -> None:
+    """Call `then` with torch's compiler when the program loads it; not where it is loaded already."""
+    if LOADED not in sys.modules:
+        _THEN.append(then)
+        _watch()
+
+
+def forget(then: Callable[[types.ModuleType], None]) -> None:
+    """Take back `when_loaded`."""
+    if then in _THEN:
+        _THEN.remove(then)
+
+
+def _watch() -> None:
     if LOADED not in sys.modules and not _watching():
         sys.meta_path.insert(0, _Watch())
 
@@ -58,7 +77,7 @@ def _pass_over_files() -> None:
 
 
 class _Watch:
-    """A finder of modules that finds none but torch's compiler, once: what waits is kept off it then."""
+    """A finder of modules that finds none but torch's compiler, once: what waits is kept off it, and told, then."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: object = None
@@ -76,6 +95,9 @@ class _Watch:
                 for code in filter(None, (ref() for ref in [*_WAITING.values()])):
                     keep_off(code)
                     _WAITING.pop(code)
+                for then in [*_THEN]:
+                    then(module)
+                _THEN.clear()
 
             spec.loader.exec_module = load_and_tell  # type: ignore[method-assign]
         return spec

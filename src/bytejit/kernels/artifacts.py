@@ -18,7 +18,7 @@ MAGIC = b"bytejit artifacts 1\n"
 ENTRY = re.compile(r"[0-9a-f]{40}\.(so|sum|plan|cubin|py)|(tb-\w+\.json)")  # no name of another folder's file is one
 
 
-class Damaged(ValueError):
+class BadArtifacts(ValueError):
     """The bytes are not what was saved."""
 
 
@@ -36,17 +36,17 @@ def save() -> tuple[bytes, list[str]]:
 
 
 def load(data: bytes, disk: Disk) -> list[str]:
-    """Put what was saved into a cache. Returns: the names. Raises: Damaged, before anything is written."""
+    """Put what was saved into a cache. Returns: the names. Raises: BadArtifacts, before anything is written."""
     mark, _, rest = data.removeprefix(MAGIC).partition(b"\n")
     if not data.startswith(MAGIC) or hashlib.sha256(rest).hexdigest().encode() != mark:
-        raise Damaged("these are no artifacts of bytejit, or not all of them")
+        raise BadArtifacts("these are no artifacts of bytejit, or not all of them")
     head, _, bodies = rest.partition(b"\n")
     try:
         names = [(str(name), int(size)) for name, size in json.loads(head)]
     except (ValueError, TypeError):
-        raise Damaged("these artifacts have another form") from None
+        raise BadArtifacts("these artifacts have another form") from None
     if not all(ENTRY.fullmatch(name) and size >= 0 for name, size in names) or sum(size for _, size in names) != len(bodies):
-        raise Damaged("these artifacts have another form")
+        raise BadArtifacts("these artifacts have another form")
     at = 0
     for name, size in names:
         body = bodies[at : at + size]
