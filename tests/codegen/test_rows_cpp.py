@@ -130,3 +130,38 @@ def test_a_zero_through_elu_keeps_its_sign_whatever_alpha_is() -> None:
         made, want = bytejit.compile(lambda x: op(x), fullgraph=True)(x), op(x)
         torch.testing.assert_close(made, want, equal_nan=True)
         assert torch.equal(made.signbit(), want.signbit())
+
+
+ACTIVATIONS = {
+    "elu": lambda x: F.elu(x, 0.5),
+    "celu": lambda x: F.celu(x, 2.0),
+    "logit": torch.logit,
+    "logit, eps": lambda x: torch.logit(x, 1e-6),
+    "leaky_relu": F.leaky_relu,
+    "threshold": lambda x: F.threshold(x, 0.1, 20.0),
+    "glu": lambda x: F.glu(x.view(-1, 2), -1),
+}
+for _activation in (
+    *(F.selu, F.hardswish, F.softshrink, F.hardshrink, F.hardtanh, F.relu6, F.hardsigmoid, F.silu, F.mish, F.softplus),
+    *(F.logsigmoid, F.tanhshrink, F.softsign, F.relu, F.tanh, F.sigmoid),
+):
+    ACTIVATIONS[_activation.__name__] = _activation
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_at_their_corners(name: str) -> None:
+    """Signs of zero, nan, infinities and limits, with gradients of all kinds: as eager's vectorised loops, which a single
+    element need not take."""
+    op, inf, nan = ACTIVATIONS[name], float("inf"), float("nan")
+    corners = [0.0, -0.0, nan, inf, -inf, 1.0, -1.0, 0.5, -0.5, 3.0, -3.0, 2.999, 6.0, 20.0, 1e30, -1e30]
+    compiled = bytejit.compile(lambda x: op(x), fullgraph=True)
+    for tangent in (1.0, 0.0, nan, inf):
+        found = []
+        for f in (op, compiled):
+            x = torch.tensor(corners).repeat(4).requires_grad_()
+            y = f(x)
+            y.backward(torch.full_like(y, tangent))
+            found.append((y.detach(), x.grad))
+        for made, want in zip(found[1], found[0]):
+            torch.testing.assert_close(made, want, equal_nan=True)
+            assert torch.equal(made.signbit() & ~made.isnan(), want.signbit() & ~want.isnan())

@@ -36,7 +36,7 @@ def hardshrink(x: F, limit: Any = 0.5) -> F:
 
 
 formula("softshrink", ref=torch.nn.functional.softshrink, cost=4)(
-    lambda x, l=0.5: x.do("gt", l).pick(x - l, x.do("lt", -l).pick(x + l, x * 0))
+    lambda x, l=0.5: x.do("gt", l).pick(x - l, x.do("lt", -l).pick(x + l, x.do("abs") * 0))  # no -0
 )
 formula("log_sigmoid", "log_sigmoid", ref=torch.nn.functional.logsigmoid, cost=20)(lambda x: logsigmoid(x))
 
