@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import bytejit
+from bytejit.errors import Unsupported
 from bytejit.guards.native_checker import CHECKER
 from bytejit.kernels.build_cpp import build
 from bytejit.options import Options
@@ -588,3 +589,61 @@ def test_what_is_replaced_ends_at_its_place(kind: str) -> None:
         counts = [f(torch.ones(1), i)[1] for i in range(4)]
         seen.append((counts, list(log)))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("kind", ["__del__", "finalize", "a weak reference"])
+def test_under_nopython_it_ends_with_the_region(kind: str) -> None:
+    """Where that makes no difference to what the region does"""
+    told: list = []
+
+    class Held:
+        def __init__(self, i: int) -> None:
+            self.i = i
+
+        def note(self) -> None:
+            told.append(self.i)
+
+    class Finalized(Held):
+        def __del__(self) -> None:
+            self.note()
+
+    objects = [(Finalized if kind == "__del__" else Held)(i) for i in range(4)]
+    if kind == "finalize":
+        for held in objects:
+            weakref.finalize(held, told.append, held.i)
+    refs = [weakref.ref(held) for held in objects] if kind == "a weak reference" else []
+    box = types.SimpleNamespace(now=objects[0], steps=0)
+
+    @bytejit.compile(backend="eager", fullgraph=True)
+    def step(x: torch.Tensor, held: object) -> torch.Tensor:
+        box.now = held
+        box.steps += 1
+        return x + box.steps
+
+    for i in range(1, 4):
+        objects[i - 1] = None
+        assert step(torch.zeros(1), objects[i]).item() == i and box.now is objects[i]
+        assert told == ([] if refs else list(range(i)))
+        assert [r() is None for r in refs] == ([True] * i + [False] * (4 - i) if refs else [])
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_under_nopython_what_a_finalizer_touches_is_refused(read: bool) -> None:
+    """The region reads or writes afterwards what it writes"""
+    told: list = []
+
+    class Held:
+        def __del__(self) -> None:
+            told.append("gone")
+
+    box = types.SimpleNamespace(now=Held())
+
+    @bytejit.compile(backend="eager", fullgraph=True)
+    def step(x: torch.Tensor, held: object) -> torch.Tensor:
+        box.now = held
+        if not read:
+            told.append("step")
+        return x + (len(told) if read else 1)
+
+    with pytest.raises(Unsupported, match="finalizer"):
+        step(torch.zeros(1), Held())

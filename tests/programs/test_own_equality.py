@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import functools
 
 import torch
 
@@ -174,3 +175,53 @@ def test_subclasses_of_builtins():
         return x + 1, d[Own(x, n)], Own(x, 5) in d, made, e[Named("aB")], Named("ab") in e, {Named("x"): 2}.get(Named("X"))
 
     return f
+
+
+class Told:
+    """Tells each question that it is asked."""
+
+    def __init__(self, n, log):
+        self.n, self.log = n, log
+
+    def __eq__(self, o):
+        self.log.append(("eq", self.n))
+        return isinstance(o, Told) and self.n == o.n
+
+    def __hash__(self):
+        self.tell("hash")
+        return hash(self.n)
+
+    def tell(self, what):
+        self.log.append((what, self.n))
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    told: object
+
+
+@program(F(3), Turn(0, 1, 2, 3, 4, 5), calls=8)
+def test_as_many_questions_as_in_eager():
+    """Tables, sets and caches under keys whose hash tells that it was asked for: neither guards nor the tracer ask"""
+    log = []
+    keys = [Told(1, log), Told(2, log)]
+    table, within, group, rows = {keys[0]: 3, keys[1]: 4}, {Within(keys[0]): 5.0}, set(keys), [keys[0], keys[1]]
+
+    @functools.lru_cache(None)
+    def cached(key):
+        return key.n + 1
+
+    def f(x, n):
+        if n == 0:
+            return x * sum(v + k.n for k, v in table.items())
+        if n == 1:
+            return x * table[keys[1]] + len(table)
+        if n == 2:
+            return x * sum(within.values()) + len({**table})
+        if n == 3:
+            return x + sum(k.n for k in group) + (keys[0] in group)
+        if n == 4:
+            return x * cached(keys[0]) + cached(keys[1])
+        return x + rows.index(keys[1]) + rows.count(keys[0])
+
+    return f, lambda: log

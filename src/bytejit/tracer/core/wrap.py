@@ -29,16 +29,15 @@ from bytejit.guards.sources import (
 )
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.core.frame import decode
 from bytejit.tracer.objects.class_facts import (
     MRO,
     NAMESPACE,
-    class_attribute,
     hides_dict,
     is_library,
     is_named_tuple,
     replaces_lookup,
 )
+from bytejit.tracer.objects.code_reach import hash_has_effects
 from bytejit.tracer.objects.containers import is_constant, item_source, model_key, runs_code
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
@@ -350,7 +349,7 @@ class Wrapping(Component):
         pairs = real_items(d.real)
         keys = [key for key, _ in pairs]
         for key in keys:
-            if type(key) is not str and hash_has_effects(type(key)):
+            if type(key) is not str and hash_has_effects(key):
                 raise Break(f"keys whose __hash__ has effects ({type(key).__name__})")
         self.t.guard("DICT_KEYS", d.source, tuple(keys))
         gone, read, d.complete = d.deleted, d.items, True
@@ -379,14 +378,6 @@ def is_reference(obj: object) -> bool:
     if not isinstance(obj, weakref.ReferenceType) or (of := obj()) is None:
         return False
     return (type(of).__hash__, type(of).__eq__) == (object.__hash__, object.__eq__)
-
-
-def hash_has_effects(cls: type) -> bool:
-    """Whether hashing an instance writes anything, by the code of its __hash__: the tracer keys its own dicts with it."""
-    function = class_attribute(cls, "__hash__")
-    return isinstance(function, types.FunctionType) and any(
-        i.op.startswith("STORE_") and "FAST" not in i.op for i in decode(function.__code__).ins
-    )
 
 
 def real_items(d: Any) -> list[tuple]:

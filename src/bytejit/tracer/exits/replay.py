@@ -23,6 +23,7 @@ class SideEffectReplay(Reconstruction):
     def write(self, printer: SourcePrinter, values: list[Var], last: Callable[[list[str]], str]) -> str:
         """Statements; `last(expressions)` is the one that leaves. A dry run finds `outputs`. Raises: CannotReconstruct."""
         self.start(printer)
+        self.t.program_operators.check_late()
         for v in self.t.deferred_calls:
             if v.watched is not None and v.watched[0]._version != v.watched[1]:
                 raise CannotReconstruct("a tensor with a hook, changed afterwards,", v.step)

@@ -19,6 +19,7 @@ from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar
 from bytejit.tracer.exits.statements import Statements
 
 from .class_facts import is_library
+from .code_reach import hash_has_effects
 from .containers import is_constant
 from .library import real_object
 
@@ -35,13 +36,18 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
     try:
         real_args = [_identified(t, a) for a in args]
         real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
-        hash((*real_args, *real_kwargs.values()))
-        if library:
+        given = (*real_args, *real_kwargs.values())
+        tells = hash_has_effects(given)
+        if not tells:
+            hash(given)
+        if library and not tells:
             result = fn.real(*real_args, **real_kwargs)
     except Exception:  # of the library's function: not kept by the cache, it raises anew in each call
         if not library:  # what is known only when it runs, or has no hash: the cache raises itself
             raise Break(f"a call of {inner.__qualname__}, whose cache gets a key that is known only at run time") from None
         return t.calls.call(plainly, args, kwargs)
+    if tells:
+        raise Break(f"a call of {inner.__qualname__}, whose cache asks for a __hash__ that has effects")
     t.guard("ID_IS", fn.source, fn.real)
     if library and is_constant(result):
         return t.values.constant(result)

@@ -342,7 +342,7 @@ class Subscripts(Component):
         real_key = key_of(self.t, key)
         if d.cls is types.MappingProxyType:
             raise self.t.raised(TypeError("'mappingproxy' object does not support item assignment"))
-        check_replaced(d, real_key)
+        check_replaced(self.t, d, real_key)
         self.t.touch(d)
         if d.real is not None and not d.complete and real_key not in d.items and real_key not in d.deleted:
             self.t.values.lookup(d, real_key)  # whether it was there decides its place in the order
@@ -350,7 +350,7 @@ class Subscripts(Component):
         d.items[real_key] = (old[0] if old is not None else key, value)
 
     def dict_del(self, d: DictVar, real_key: object) -> None:
-        check_replaced(d, real_key)
+        check_replaced(self.t, d, real_key)
         self.t.touch(d)
         if d.real is not None and runs_code(real_key):  # the key that the dict has, which equals this one
             real_key = next(key for key in d.items if key == real_key)
