@@ -135,6 +135,51 @@ def codebook(compiled: Callable) -> object:
     return found
 
 
+def one_of_two(used: int, write: bool) -> Callable:
+    """Both results are saved, one of them goes backward, the other is written."""
+
+    def program(compiled: Callable) -> object:
+        w = torch.linspace(0.5, 1.5, 4).requires_grad_()
+        results = compiled(lambda w: ((w * 2).exp(), w.tanh()))(w)
+        if write:
+            with torch.no_grad():
+                results[1 - used].mul_(2)
+        results[used].sum().backward()
+        return w.grad
+
+    return program
+
+
+def written_and_used(compiled: Callable) -> object:
+    w = torch.linspace(0.5, 1.5, 4).requires_grad_()
+    a, _ = compiled(lambda w: (w.exp(), w.tanh()))(w)
+    with torch.no_grad():
+        a.mul_(2)
+    a.sum().backward()
+    return w.grad
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"fused": True}])
+def test_versions_after_an_optimizers_step(kind: type, how: dict) -> None:
+    """Weights and the optimizer's state: how much they grow from step to step (a tensor that a graph makes begins at 0)"""
+    found: list[list[list[int]]] = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        net = nn.Linear(3, 3)
+        optimizer = kind(net.parameters(), lr=0.1, **({"momentum": 0.9} if kind is torch.optim.SGD else {}), **how)
+        step = bytejit.compile(optimizer.step, backend="aot_eager") if compiled else optimizer.step
+        seen = []
+        for _ in range(3):
+            net(torch.ones(2, 3)).pow(2).sum().backward()
+            step()
+            optimizer.zero_grad()
+            state = [t for s in optimizer.state.values() for t in s.values()]
+            seen.append([t._version for t in (*net.parameters(), *state)])
+        found.append([[b - a for a, b in zip(*pair)] for pair in zip(seen, seen[1:])])
+    assert found[1] == found[0]
+
+
 def clipped(compiled: Callable) -> object:
     """A compiled function that writes the weights through `.data`, between the passes."""
     w = torch.linspace(0.5, 1.5, 4).requires_grad_()
@@ -174,6 +219,10 @@ PROGRAMS: dict[str, Callable] = {
     "a mask": not_saved(lambda w, x, m: w.masked_fill(m > 0, 0).exp(), lambda w, m: m.zero_(), torch.tensor([0, 1, 0, 1])),
     "between two parts, one unused": pieces(lambda a, b: a.detach().zero_()),
     "between two parts, through data": pieces(lambda a, b: (a.data.zero_(), b.data.zero_())),
+    "one of two": one_of_two(0, False),
+    "one of two, the other written": one_of_two(0, True),
+    "the second of two, the other written": one_of_two(1, True),
+    "one of two, written": written_and_used,
     "a codebook": codebook,
     "clipped weights": clipped,
     "backward twice": twice(lambda w: w.sin() * w),
@@ -198,6 +247,8 @@ def writes(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     a.detach().add_(1)
     a[1:].mul_(3)
     a.t_().add_(x)
+    torch._foreach_add_([a, x], 1)
+    torch._foreach_mul_([x, a], [2, 3])
     b.add_(1)
     b.data = x * 3
     b.mul_(2)

@@ -58,6 +58,9 @@ class TrainingProgram:
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
         self.first = len(parts.tangents)  # results that autograd does not follow begin here
         self.after = parts.results + parts.saved
+        outs = parts.forward.outputs
+        shown = [k for k in range(parts.saved) if outs[parts.results + k] in outs[: self.first]]
+        self.shown = frozenset(shown if self.first > 1 else ())  # saved values that are results as well
         self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
         self.outs = tuple(map(maker, parts.recipes))
         self.unused: Watched | None = Watched(info_of(gm).where)  # None: a call has gone backward, or enough are watched
@@ -214,7 +217,10 @@ class CompiledRegion(torch.autograd.Function):
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         parts = program.parts
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *made[parts.results : program.after])
+        values = made[parts.results : program.after]
+        if program.shown:  # what autograd knows as a result cannot be looked at by itself
+            values = [t.detach() if k in program.shown else t for k, t in enumerate(values)]
+        ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *values)
         ctx.program, ctx.states = program, states
         ctx.seen, ctx.freed = (), False
         ctx.numbers = made[program.after : program.after + parts.numbers]

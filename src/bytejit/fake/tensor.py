@@ -7,7 +7,7 @@ whose result depends on data raises `DataDependent`. Views share the storage ide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -271,6 +271,12 @@ def _written_each(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Non
     made = [infer(*call) for call in calls] if calls is not None else []
     if not made or any(new.m.shape != x.m.shape or not torch.can_cast(new.m.dtype, x.m.dtype) for x, new in zip(args[0], made)):
         through_meta(func, args, kwargs)
+    count_writes(args[0])
+
+
+def count_writes(written: Iterable[Fake]) -> None:
+    """What kernels of torch for lists of tensors do: each version counts one write more."""
+    torch.autograd.graph.increment_version([x for x in written if not x.m.store.inference])
 
 
 def _writes_only(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:

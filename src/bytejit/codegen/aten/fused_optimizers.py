@@ -22,8 +22,11 @@ class _Writes:
         self.scale, self.found = grad_scale, found_inf
 
     def write(self, x: torch.Tensor, new: torch.Tensor) -> None:
-        """x[:] = new."""
+        """x[:] = new. No version counts it, as none counts what the operator writes."""
+        versions = () if x.is_inference() else (x._version,)
         x.copy_(new if self.found is None else torch.where(self.found == 1, x, new))
+        if versions:
+            torch._C._autograd._unsafe_set_version_counter((x,), versions)
 
     def gradient(self, grad: torch.Tensor, maximize: bool) -> torch.Tensor:
         """The gradient without its scale, which is written back."""

@@ -18,7 +18,7 @@ from bytejit.codegen.aten.recorded_values import Bound, Root, is_view
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake import foreach
-from bytejit.fake.tensor import Fake, infer, spec_of
+from bytejit.fake.tensor import Fake, count_writes, infer, spec_of
 from bytejit.shapes import symbols
 
 from .graph_writer import GraphWriter
@@ -202,6 +202,7 @@ def _foreach(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     out = rec.record(functional_of(func), args, kwargs)
     for x, new in zip(args[0], out):
         rec.write(x, rec.value(new.bound))
+    count_writes(args[0])
     return args[0] if func._schema.returns else None
 
 
