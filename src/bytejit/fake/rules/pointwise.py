@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from bytejit.common.pointwise_ops import POINTWISE, PointwiseOp
-from bytejit.common.spec import contiguous_stride
 
-from .core import HasMeta, Meta, NeedsMeta, Operand, alike, new, row
+from .core import HasMeta, Meta, NeedsMeta, Number, Operand, alike, new, row
 from .elementwise import broadcast, category, device_of, elementwise, like_stride, promoted, scalar_dtype, to_float
 
 _Tensor = torch.Tensor
@@ -53,11 +52,23 @@ def _promoting(x: Operand, y: Operand, **options: Any) -> Meta:
     return elementwise((x, y), promoted((x, y)))
 
 
+def _no_bools(*operands: Operand) -> None:
+    if any(z.m.dtype is _BOOL if isinstance(z, _Tensor) else isinstance(z, (bool, torch.SymBool)) for z in operands):
+        raise NeedsMeta
+
+
 def _numbers(x: Operand, y: Operand, **options: Any) -> Meta:
     """Of no bools: eager refuses some of them."""
-    if options or any(z.m.dtype is _BOOL if isinstance(z, _Tensor) else isinstance(z, (bool, torch.SymBool)) for z in (x, y)):
+    if options:
         raise NeedsMeta
+    _no_bools(x, y)
     return elementwise((x, y), promoted((x, y)))
+
+
+def _number_and_numbers(number: Number, x: HasMeta) -> Meta:
+    """Row-major."""
+    _no_bools(number, x)
+    return new(x.m.shape, None, promoted((number, x)), x.m.device)
 
 
 def _power(x: Operand, y: Operand) -> Meta:
@@ -168,19 +179,25 @@ def _present(x: HasMeta, low: Operand | None = None, high: Operand | None = None
 
 
 def _masked(x: HasMeta, mask: Operand, value: Any) -> Meta:
+    """Row-major."""
     if mask.m.dtype is not _BOOL or broadcast([x.m.shape, mask.m.shape]) != x.m.shape:
         raise NeedsMeta
-    return elementwise((x,), x.m.dtype)
+    return new(x.m.shape, None, x.m.dtype, x.m.device)
 
 
 def _loss(grad: Operand, x: HasMeta, y: Operand, *numbers: Any) -> Meta:
     """Laid out as the input of the loss."""
+    return elementwise((x,), _loss_by_rows(grad, x, y).dtype)
+
+
+def _loss_by_rows(grad: Operand, x: HasMeta, y: Operand, *numbers: Any) -> Meta:
+    """Row-major."""
     m, g = x.m, grad.m
     if not m.dtype.is_floating_point or g.dtype != m.dtype or g.device != m.device or not alike(y.m.shape, m.shape):
         raise NeedsMeta
     if g.shape and not alike(g.shape, m.shape):  # neither one number nor one for each element
         raise NeedsMeta
-    return elementwise((x,), m.dtype)
+    return new(m.shape, None, m.dtype, m.device)
 
 
 def _on_cpu(x: HasMeta, y: Operand, *numbers: Any) -> Meta:
@@ -235,11 +252,16 @@ RULES: dict[tuple, Callable[..., Meta]] = {
     (1, "same", "bounded", 0): _bounded,
     (2, "rounded", "any", 0): _divide_mode,
     (2, "same", "equal", 0): _equal,
-    (2, "same", "masked", 0): _masked,
     (2, "same", "cpu", 0): _on_cpu,
     (3, "same", "chosen", 0): _chosen,
     (3, "same", "present", 0): _present,
     (3, "same", "loss", 0): _loss,
+}
+# those of results that are row-major, whatever the operands are (torch's meta kernels say otherwise for some)
+BY_ROWS: dict[tuple, Callable[..., Meta]] = {
+    (2, "same", "numbers", 0): _number_and_numbers,
+    (2, "same", "masked", 0): _masked,
+    (3, "same", "loss", 0): _loss_by_rows,
 }
 
 
@@ -251,17 +273,6 @@ def _copying(rule: Callable[..., Meta]) -> Callable[..., Meta]:
         return new(m.shape, like_stride(x.m), m.dtype, m.device)
 
     return copied
-
-
-def _row_major(rule: Callable[..., Meta]) -> Callable[..., Meta]:
-    """The rule of an op whose result is row-major, whatever the operands are (torch's meta kernels say otherwise for some)."""
-
-    def made(*operands: Any, **options: Any) -> Meta:
-        m = rule(*operands, **options)
-        m.stride = contiguous_stride(m.shape)  # of a new tensor
-        return m
-
-    return made
 
 
 def _choosing(rule: Callable[..., Meta], choices: tuple[str, ...]) -> Callable[..., Meta]:
@@ -283,9 +294,10 @@ def _at_places(rule: Callable[..., Meta], places: tuple[int, ...]) -> Callable[.
 
 def rule_of(op: PointwiseOp) -> Callable[..., Meta]:
     """The shape rule of a row."""
-    rule = _power if op.name == "pow_any" else RULES[op.operands, op.result, op.of, op.leads]
-    if op.layout != "operands":
-        rule = _copying(rule) if op.layout == "copy" else _row_major(rule)
+    rules = BY_ROWS if op.layout == "rows" else RULES
+    rule = _power if op.name == "pow_any" else rules[op.operands, op.result, op.of, op.leads]
+    if op.layout == "copy":
+        rule = _copying(rule)
     if op.choices:
         rule = _choosing(rule, op.choices)
     return _at_places(rule, op.places) if op.places else rule
