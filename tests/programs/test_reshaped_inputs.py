@@ -58,6 +58,29 @@ def test_an_input_gets_another_look(change: str, like: str) -> None:
             check(make(use), args=args, backend="inductor", calls=2, tol=(1e-6, 1e-6))
 
 
+MADE = {
+    "made": lambda q: (q + 1,),
+    "a view of what is made": lambda q: (lambda b: (b[1:], b))(q + 1),
+    "a view beside": lambda q: (lambda b: (b, b[:, 1]))(q + 1),
+    "a split": lambda q: (q + 1).split(1)[::-1],
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_graph_made_gets_another_look(change: str, made: str) -> None:
+    """Views that share its memory see what is written"""
+
+    def f(q, x):
+        parts = MADE[made](q)
+        back = CHANGES[change](parts[0])
+        return parts, parts[-1] * 2, back if isinstance(back, torch.Tensor) else None, parts[0].shape, parts[0].sum() + x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(f, args=lambda r: (r.f(2, 3), r.f(3)), backend="inductor", calls=2, tol=(1e-6, 1e-6))
+
+
 def saliency(x):
     x.requires_grad_()
     (x * x).sum().backward()

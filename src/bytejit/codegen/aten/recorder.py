@@ -221,8 +221,12 @@ def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
         _holds(func, target, new)
         if isinstance(new, Fake) and new.m.dtype is not target.m.dtype:  # some operators cast, some refuse
             raise CannotNormalise(f"{func}: an out= of another dtype than the result's")
-        if not same(target.m.shape, target.bound.root.spec.shape) and target.bound.parent is None:
-            if target.bound.root.index is not None:
+        at = target.bound
+        spec = at.root.spec if at.parent is None else at.spec
+        if not same(target.m.shape, spec.shape):
+            if at.parent is not None or 0 not in spec.shape:  # what shares its memory would see what is written
+                raise CannotNormalise(f"{func}: resizes an out= that holds elements")
+            if at.root.index is not None:
                 raise CannotNormalise(f"{func}: resizes an input given as out=")
             target.bound = Bound(Root(fitted(rec, rec.value(new.bound), spec_of(target)), target))
         else:
