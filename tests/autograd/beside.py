@@ -57,11 +57,12 @@ def beside(
     drive: Callable,
     steps: int = 2,
     tol: float = 1e-5,
-    torch_runs: int = 0,
+    torch_runs: int | None = 0,
     strides: Callable = torch.Tensor.stride,
 ) -> None:
     """drive(f, *inputs) for f plain and compiled, `steps` times from seeds. inputs(): a tuple of tensors and modules, made
-    afresh for each side. torch_runs: how many graphs are expected to run through torch."""
+    afresh for each side. torch_runs: how many graphs are expected to run through torch;
+    None: any number."""
     bytejit.reset()
     bytejit.counters["fallbacks"].clear()
     compiled = bytejit.compile(f, backend=backend)
@@ -80,7 +81,7 @@ def beside(
         for a, b in zip(plain, ours):
             same(held(a), held(b), tol, strides)
     found = {k: n for k, n in bytejit.counters["fallbacks"].items() if "through torch" in k}
-    assert sum(found.values()) == torch_runs, found
+    assert torch_runs is None or sum(found.values()) == torch_runs, found
 
 
 def held(x: object) -> list:

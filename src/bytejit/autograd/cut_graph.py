@@ -1,4 +1,4 @@
-"""Cuts a traced graph in two where an output that needs a gradient is computed from another such output.
+"""Cuts a traced graph into parts where an output that needs a gradient is computed from another such output.
 
 Autograd must see them as results of two nodes: the program may run a backward pass from one to the other, register a hook on
 it, or retain its gradient. The first part ends with the output that others are computed from.
@@ -14,12 +14,14 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.common.gradients import gradients, leaf_gradients
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake
 from bytejit.shapes import symbols
 
 SET_GRAD = torch._C._set_grad_enabled
+PASSES = (gradients, leaf_gradients)
 
 
 class Dependent(CannotNormalise):
@@ -31,37 +33,63 @@ class Dependent(CannotNormalise):
 
 
 @dataclass(frozen=True)
-class Half:
-    """One part. graph: its module; inputs: which values of the whole graph it takes, by name."""
+class Part:
+    """One part. graph: its module; inputs: which values of the whole graph it takes, by name; plain: torch's engine runs it."""
 
     graph: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    plain: bool = False
 
 
-def cut_after(gm: fx.GraphModule, node: fx.Node) -> tuple[Half, Half]:
-    """Both parts of a graph. Raises: CannotNormalise where ambient state is set in it, or where sizes are symbolic."""
+def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[Part]:
+    """The parts of a graph, in order. Raises: CannotNormalise where ambient state is set in it, or where sizes are symbolic."""
     nodes = list(gm.graph.nodes)
     if any(symbolic(n.meta.get("val")) for n in nodes):
         raise CannotNormalise("an output that needs a gradient is computed from another, with symbolic sizes")
     calls = [n for n in nodes if n.op not in ("placeholder", "output")]
-    at = calls.index(node) + 1
-    early, late = calls[:at], calls[at:]
-    early += [n for n in late if n.target is operator.getitem and n.args[0] in early]
-    late = [n for n in late if n not in early]
-    if not late:
+    groups = grouped(calls, node)
+    if not groups[-1]:
         raise Dependent(node)
     for n in calls:
         if n.op != "call_method" and n.target is not SET_GRAD and "val" not in n.meta:
             raise CannotNormalise("an output that needs a gradient is computed from another, where a state is set")
-    mode = next((n.args[0] for n in reversed(early) if n.target is SET_GRAD), info_of(gm).grad_at_start)
-    wanted = fx.node.map_arg(nodes[-1].args[0], lambda n: n)
-    wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
-    leaving = dict.fromkeys(n for n in wanted if isinstance(n, fx.Node) and n in early)
-    crossing = dict.fromkeys(i for n in late for i in n.all_input_nodes if i in early)
-    first = half(gm, early, [*leaving, *(n for n in crossing if n not in leaving)], info_of(gm).grad_at_start)
-    last = [n for n in dict.fromkeys(wanted) if isinstance(n, fx.Node) and n in late]
-    return first, half(gm, late, last, mode)
+    wanted: list[fx.Node] = []
+    fx.node.map_arg(nodes[-1].args[0], wanted.append)
+    parts, mode = [], info_of(gm).grad_at_start
+    for k, group in enumerate(groups):
+        later = [i for g in groups[k + 1 :] for n in g for i in n.all_input_nodes]
+        outputs = dict.fromkeys(n for n in (*wanted, *later) if n in group)
+        parts.append(part_of(gm, group, list(outputs), mode))
+        mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
+    return parts
+
+
+def grouped(calls: Sequence[fx.Node], node: fx.Node) -> list[list[fx.Node]]:
+    """The calls up to the node, and those behind it. A backward pass behind it would end at the node, whose history is of another
+    part: so the cuts are around such passes, and torch runs each over all that is before. Raises: CannotNormalise."""
+    at = calls.index(node) + 1
+    runs = [n for n in calls[at:] if n.target in PASSES]
+    if not all(map(retained, runs)):  # what a pass frees, torch frees by operation: a later pass may be right or wrong
+        said = "and a backward pass frees its history, or makes one of its own"
+        raise CannotNormalise(f"an output that needs a gradient is computed from another, {said}")
+    groups: list[list[fx.Node]] = [[]]
+    of: dict[fx.Node, list[fx.Node]] = {}
+    for n in calls:
+        if n in runs:
+            groups += [[], []]
+        # one of several results of a call stays beside it
+        beside = n.args[0] if n.target is operator.getitem and not isinstance(n.args[0].meta.get("val"), torch.Tensor) else None
+        of[n] = of.get(beside, groups[-2] if n in runs else groups[-1])
+        of[n].append(n)
+        if n is node and not runs:
+            groups.append([])
+    return [g for g in groups[:-1] if g] + [g for g in groups[-1:] if g or not runs]
+
+
+def retained(run: fx.Node) -> bool:
+    """Whether a backward pass leaves the history as it is, and makes none of its own."""
+    return run.args[3] is True and not (run.target is gradients and run.args[4])
 
 
 def symbolic(value: object) -> bool:
@@ -71,7 +99,7 @@ def symbolic(value: object) -> bool:
     return symbols.any_symbolic(value.m.shape) if type(value) is Fake else symbols.is_symbolic(value)
 
 
-def half(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> Half:
+def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> Part:
     """The calls as a graph of their own. mode: whether gradients are on at its start."""
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -94,20 +122,20 @@ def half(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node
         grad_at_start=mode,
         weights=weights,
     )
-    return Half(module, tuple(n.name for n in taken), tuple(n.name for n in outputs))
+    plain = calls[0].target in PASSES
+    return Part(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
 
 
-def joined(gm: fx.GraphModule, halves: tuple[Half, Half], first: Callable, second: Callable) -> Callable:
-    """The whole graph's callable."""
-    a, b = halves
+def joined(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Callable]) -> Callable:
+    """The whole graph's callable. made: those of the parts."""
     names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
     wanted = list(gm.graph.nodes)[-1].args[0]
     single = not isinstance(wanted, (tuple, list))
 
     def call(*inputs: object) -> object:
         known = dict(zip(names, inputs))
-        known.update(zip(a.outputs, first(*[known[n] for n in a.inputs])))
-        known.update(zip(b.outputs, second(*[known[n] for n in b.inputs])))
+        for part, run in zip(parts, made):
+            known.update(zip(part.outputs, run(*[known[n] for n in part.inputs])))
         found = tuple(known[n.name] if isinstance(n, fx.Node) else n for n in ((wanted,) if single else wanted))
         return found[0] if single else found
 

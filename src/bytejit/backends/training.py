@@ -68,14 +68,14 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
     try:
         parts = parts_of(gm, lay_out)
     except Dependent as e:
-        halves = cut_after(gm, e.node)
-        calls = [either(half.graph, build, lay_out) for half in halves]
+        cut = cut_after(gm, e.node)
+        calls = [part.graph.forward if part.plain else either(part.graph, build, lay_out) for part in cut]
         report = report_of(gm)
-        for i, half in enumerate(halves):
-            own = report_of(half.graph)
+        for i, part in enumerate(cut):
+            own = report_of(part.graph)
             report.saved += own.saved
             report.stages += [(f"part{i}_{name}", text, suffix) for name, text, suffix in own.stages]
-        return joined(gm, halves, *calls)
+        return joined(gm, cut, calls)
 
     first = len(parts.saved_inputs)
     info, passes = info_of(gm), SharedByPasses(parts.results, range(first, first + parts.saved))
