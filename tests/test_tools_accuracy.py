@@ -167,3 +167,21 @@ def test_delta_debugging_finds_what_is_needed(needed: set[int]) -> None:
     tried = []
     assert set(reduced(list(range(10)), lambda some: tried.append(some) or needed <= set(some))) == needed
     assert len(tried) < 80
+
+
+@pytest.mark.cxx
+def test_roundings_to_16_bits_within_a_graph_that_draws() -> None:
+    """Float32 results of bfloat16 products, where no run in float64 says how far eager is itself."""
+    torch.manual_seed(0)
+    m = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2)
+    )
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return m(x).float().logsumexp(-1).mean() / 2
+
+    with bytejit.config.patch(check=True):
+        for _ in range(4):
+            bytejit.compile(f)(torch.randn(4, 6))
+            bytejit.reset()

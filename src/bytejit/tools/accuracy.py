@@ -15,6 +15,7 @@ from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.where import Where, with_source
 from bytejit.errors import IncorrectResult
+from bytejit.runtime.verification import TOLERANCE
 
 from .compare import Difference, difference, in_float64, run
 
@@ -67,8 +68,16 @@ def differences(
     exact = in_float64(gm, inputs) if exactly and not drew else None
     if len(got) != len(eager):
         return [Difference(f"is one of {len(got)} values, in eager of {len(eager)}")]
+    if exact is None and tolerance is None:  # eager's own roundings within the graph are part of the difference
+        tolerance = coarsest(gm)
     beside = exact if exact is not None and len(exact) == len(eager) else [None] * len(eager)
     return [difference(a, b, c, tolerance) for a, b, c in zip(got, eager, beside)]
+
+
+def coarsest(gm: torch.fx.GraphModule) -> float | None:
+    """The tolerance of the least precise 16 bit dtype that the graph computes in; None where it does in none."""
+    dtypes = {v.dtype for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)}
+    return max((TOLERANCE[d] for d in dtypes & {torch.float16, torch.bfloat16}), default=None)
 
 
 def first_off(gm: torch.fx.GraphModule, backend: Backend, inputs: Sequence) -> Culprit | None:
