@@ -143,7 +143,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     kept = kept_by_eager(results.primals, rec.inputs[:inputs], flat)
     grads, tangents = _backward(rec, results.primals, run.leaves)
     gradients = Outputs(rec)
-    back = [out_of(rec, gradients, g) for g in grads if g is not None]
+    back = [out_of(rec, gradients, g, gradient=True) for g in grads if g is not None]
     shift = len(results.found.nodes)
     rec.graph.output((*results.found.nodes, *gradients.nodes))
     drop_dead(rec.graph)

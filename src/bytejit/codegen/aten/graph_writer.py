@@ -228,6 +228,8 @@ class GraphWriter(TorchDispatchMode):
         root = bound.root
         if root.index is not None and any(r is not None and r is not root and r.store is root.store for r in self.inputs):
             raise CannotNormalise("a write into an input that shares its storage with another input")
+        if root.lazy is not None or root.read_lazily:
+            raise CannotNormalise("a write into memory that is conjugated or negated when it is read")
         if root.index is not None and overlaps(root.spec):
             raise CannotNormalise("a write into an input whose elements share memory with one another")
         at = bound

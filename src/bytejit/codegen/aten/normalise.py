@@ -205,6 +205,13 @@ class Outputs:
         self.owner: dict[torch.fx.Node, Root] = {}
         self.position: dict[Root, int] = {}
         self.whole: dict[Root, Fake] = {}  # which of a fresh storage's tensors is the one that is made
+        self.shown: dict[Root, Root] = {}  # storage -> how it is read
+
+    def show(self, root: Root) -> None:
+        """Note an output. Raises: CannotNormalise where memory is shown both as it is and conjugated, as a value of its own."""
+        of = root.lazy or root
+        if root.lazy is not None and of.index is not None or self.shown.setdefault(of, root) is not root:
+            raise CannotNormalise("an output is conjugated or negated when it is read, and what it views is seen as well")
 
     def add(self, node: torch.fx.Node) -> int:
         self.nodes.append(node)
@@ -275,13 +282,15 @@ def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
     raise IndexError(index)
 
 
-def out_of(rec: Recorder, found: Outputs, given: object) -> Out:
-    """How to make one of the user's outputs."""
+def out_of(rec: Recorder, found: Outputs, given: object, gradient: bool = False) -> Out:
+    """How to make one of the user's outputs. gradient: of a backward pass, which nobody else holds."""
     if not isinstance(given, torch.Tensor):
         return OutputNumber(given) if isinstance(given, torch.SymInt) else Const(given)
     x = rec.fake(given)
     bound: Bound = x.bound
     root = bound.root
+    if not gradient:
+        found.show(root)
     base = Input(root.index) if root.index is not None else OutputValue(found.of_root(root))
     m = x.m
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):

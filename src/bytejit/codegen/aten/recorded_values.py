@@ -13,14 +13,17 @@ from bytejit.shapes import symbols
 
 class Root:
     """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
-    in elements. `fake`: the tensor that came with it; others that are bound to it are views.
+    in elements. `fake`: the tensor that came with it; others that are bound to it are views. `lazy`: what it views,
+    where it stands for a view that is conjugated or negated when it is read; `read_lazily`: there are such views of it.
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake")
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily")
 
     def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
         self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
         self.version, self.index, self.store = 0, index, fake.m.store
+        self.lazy: Root | None = None
+        self.read_lazily = False
 
 
 class Bound:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import types
 
 import torch
+from torch import fx
 
 from bytejit.common.graph_calls import set_data
 from bytejit.fake.rules.core import Meta
-from bytejit.fake.tensor import DataDependent
+from bytejit.fake.tensor import DataDependent, Fake
 from bytejit.guards.sources import Attr, Called, TensorGrad
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
@@ -144,12 +145,51 @@ def is_view(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     raise Break("whether a tensor of the region is a view")
 
 
+FLIPS = frozenset(("conj", "mH", "H", "adjoint"))
+
+
+def is_read_conjugated(node: fx.Node) -> bool:
+    """Whether a complex value is a view that torch conjugates when it is read. Raises: Break where that is not known."""
+    fake = node.meta.get("val")
+    if node.op == "placeholder" or not isinstance(fake, Fake):  # an input that is breaks where it is read
+        return False
+    bases = [n for n in node.all_input_nodes if any(v.m.store is fake.m.store for v in fakes_in(n.meta.get("val")))]
+    if not bases:
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name == "getattr":
+        name = str(node.args[1])
+    if len(bases) > 1 or not isinstance(bases[0].meta["val"], Fake) or not bases[0].meta["val"].is_complex():
+        raise Break("whether a complex tensor of the region is conjugated when it is read")
+    return is_read_conjugated(bases[0]) is not (name in FLIPS)
+
+
+def fakes_in(value: object) -> list[Fake]:
+    """The fakes of a node's value."""
+    if isinstance(value, (list, tuple)):
+        return [f for v in value for f in fakes_in(v)]
+    return [value] if isinstance(value, Fake) else []
+
+
+def conjugated(t: Tracer, v: Var) -> bool:
+    """Whether `v` is conjugated when it is read. Raises: Break."""
+    if not isinstance(v, TensorVar):
+        raise Break("whether a complex tensor is conjugated when it is read")
+    return v.source is None and v.fake.is_complex() and v.node is not None and is_read_conjugated(v.node)
+
+
 @models(torch.is_conj, torch.Tensor.is_conj)
 def is_conj(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    v = t.values.real(args[0])
-    if isinstance(v, TensorVar) and (v.source is not None or not v.fake.is_complex()):
-        return Known(False)  # an input that is breaks where it is read
-    raise Break("whether a complex tensor of the region is conjugated when it is read")
+    return Known(conjugated(t, t.values.real(args[0])))
+
+
+@models(torch.resolve_conj, torch.Tensor.resolve_conj)
+def resolve_conj(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The tensor itself, or a copy of one that is conjugated when it is read."""
+    if not conjugated(t, t.values.real(args[0])):
+        return args[0]
+    back = t.tensors.call_tensor_op(torch.conj, args, {})
+    return t.tensors.call_tensor_op(torch.conj_physical, [back], {})
 
 
 @models(torch.is_neg, torch.Tensor.is_neg)

@@ -1,0 +1,107 @@
+"""Views that are conjugated or negated when they are read: as outputs, written, and where what they view is written"""
+
+import pytest
+import torch
+
+from .harness import Rand, check
+
+
+def outputs(z):
+    w = z * 2
+    return w, w.conj(), z.mH, w.conj().imag
+
+
+def asked(z):
+    made = z.conj()
+    return made.is_conj(), made.conj().is_conj(), made.resolve_conj().is_conj(), made[0].is_conj(), (made * 1).is_conj()
+
+
+def views(z):
+    w = z.conj()
+    return w.T, w[0], w.reshape(-1), w.imag.is_neg()
+
+
+def base_written(z):
+    w = z.conj()
+    z.mul_(2j)
+    return w + 0
+
+
+def made_and_written(z):
+    w = z * 2
+    v = w.conj()
+    w.mul_(3)
+    return v + 1, w
+
+
+def written_through(z):
+    w = z * 2
+    v = w.conj()
+    v.add_(1j)
+    return w + 0, v + 0
+
+
+def input_written_through(z):
+    z.conj().mul_(1j)
+    return z + 0
+
+
+def negated_written(z):
+    v = z.conj().imag
+    v.mul_(2)
+    return z + 1, v + 1
+
+
+def resolved(z):
+    w = z.conj().resolve_conj()
+    w.mul_(2)
+    return z + 0, w + 0
+
+
+def asked_of_results(z):
+    made, parts = z.conj(), z.conj().unbind(0)
+    again = made.resolve_conj().mul_(2)
+    known = made.is_conj(), made[0].T.is_conj(), made.mH.is_conj(), (made + 1).is_conj(), again.is_conj(), z.resolve_conj() is z
+    return z * made, again, known, made.imag.sum() if made.is_conj() else made, [p.is_conj() for p in parts]
+
+
+def read_only(z):
+    return z.conj() * z, (z.mH @ z).abs(), z.conj().imag + 1, z.conj().conj() + 1
+
+
+PROGRAMS = [
+    outputs,
+    asked,
+    views,
+    base_written,
+    made_and_written,
+    written_through,
+    input_written_through,
+    negated_written,
+    resolved,
+    asked_of_results,
+    read_only,
+]
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_views_that_are_conjugated_when_they_are_read(fn, backend):
+    """Conjugated and negated views: as outputs, written, and what they view is written"""
+
+    def args(r: Rand) -> tuple:
+        return (torch.complex(r.f(3, 4), r.f(3, 4)),)
+
+    check(fn, args=args, backend=backend, calls=2, tol=(1e-5, 1e-5))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_reading_them_is_part_of_the_kernels(grad):
+    import bytejit
+
+    z = torch.randn(3, 4, dtype=torch.complex64).requires_grad_(grad)
+    compiled = bytejit.compile(lambda z: torch.view_as_real(z.conj() * z + z.conj()).sum(), fullgraph=True)
+    torch.testing.assert_close(compiled(z), torch.view_as_real(z.conj() * z + z.conj()).sum())
+    if grad:
+        compiled(z).backward()
+    assert not bytejit.counters["fallbacks"]
