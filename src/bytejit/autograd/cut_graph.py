@@ -33,7 +33,7 @@ class Dependent(CannotNormalise):
 
 
 @dataclass(frozen=True)
-class Part:
+class CutPart:
     """One part. graph: its module; inputs: which values of the whole graph it takes, by name; plain: torch's engine runs it."""
 
     graph: fx.GraphModule
@@ -42,7 +42,7 @@ class Part:
     plain: bool = False
 
 
-def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[Part]:
+def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
     """The parts of a graph, in order. Raises: CannotNormalise where ambient state is set in it, or where sizes are symbolic."""
     nodes = list(gm.graph.nodes)
     if any(symbolic(n.meta.get("val")) for n in nodes):
@@ -99,7 +99,7 @@ def symbolic(value: object) -> bool:
     return symbols.any_symbolic(value.m.shape) if type(value) is Fake else symbols.is_symbolic(value)
 
 
-def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> Part:
+def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> CutPart:
     """The calls as a graph of their own. mode: whether gradients are on at its start."""
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -123,10 +123,10 @@ def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.N
         weights=weights,
     )
     plain = calls[0].target in PASSES
-    return Part(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
+    return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
 
 
-def joined(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Callable]) -> Callable:
+def joined(gm: fx.GraphModule, parts: Sequence[CutPart], made: Sequence[Callable]) -> Callable:
     """The whole graph's callable. made: those of the parts."""
     names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
     wanted = list(gm.graph.nodes)[-1].args[0]
