@@ -32,7 +32,7 @@ from .undefined import without
 from .unused import Watched
 from .versions import TWICE, check_unchanged
 
-UNPACK = getattr(torch._C._autograd.SavedTensor, "unpack", None)
+UNPACK = getattr(torch._C._autograd.SavedTensor, "unpack", None)  # torch 2.11 has none
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,15 @@ class TrainingProgram:
         """What the forward pass saved. Raises: RuntimeError where the program has written what this backward pass reads."""
         if not self.parts.saved and not self.parts.saved_inputs:
             return ()
-        if not missing or UNPACK is None:
+        raw = ctx._raw_saved_tensors if missing else ()
+        if not missing or any(x.unpack_hook is not None for x in raw):
             return ctx.saved_tensors
-        read = self.backward(missing).read
-        raw = enumerate(ctx._raw_saved_tensors)
-        return [UNPACK(x) if i in read or x.unpack_hook is not None else x.data for i, x in raw]
+        read, known = self.backward(missing).read, ctx.saved_versions
+        if UNPACK is not None:
+            return [UNPACK(x) if i in read else x.data for i, x in enumerate(raw)]
+        if any(raw[i].data._version != known[i] for i in read if i < len(known)):
+            return ctx.saved_tensors  # it raises
+        return [x.data for x in raw]
 
     def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients of `inputs`, None where there are none."""
@@ -221,7 +225,9 @@ class CompiledRegion(torch.autograd.Function):
         if program.shown:  # what autograd knows as a result cannot be looked at by itself
             values = [t.detach() if k in program.shown else t for k, t in enumerate(values)]
         ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *values)
-        ctx.program, ctx.states = program, states
+        ctx.program, ctx.states, ctx.saved_versions = program, states, ()
+        if UNPACK is None and program.first > 1:
+            ctx.saved_versions = [t._version for t in (*[inputs[i] for i in parts.saved_inputs], *values)]
         ctx.seen, ctx.freed = (), False
         ctx.numbers = made[program.after : program.after + parts.numbers]
         ctx.sizes = made[program.after + parts.numbers :]

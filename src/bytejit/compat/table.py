@@ -78,7 +78,7 @@ TORCH = (
         "a saved tensor is looked at by itself, where only some outputs of a graph were used",
         "_autograd.SavedTensor _autograd.SavedTensor.unpack",
         probe="use",
-        without="where the program wrote another output, such a backward pass raises torch's error",
+        without="versions of what is saved are noted and compared here",
     ),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
