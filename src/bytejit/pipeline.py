@@ -209,6 +209,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
         found.outputs,
         on_dead=function.forget_when_dead(point),
         name=f"entry_{identifier(code.co_name)}",
+        only_looked_at=found.only_looked_at,
     )
     entry.by_value, entry.leaves = found.by_value, found.leaves
     if found.graph is not None:

@@ -44,13 +44,11 @@ def check(
     triton: bool = True,
     gpu: bool = True,
     externs: tuple[str, ...] = (),
-    on_gpu: tuple[str, ...] = (),
     exact: bool = False,
     **tol: Any,
 ) -> None:
-    """Asserts that each call of op in the backward pass of fn is compiled, and gives what eager gives. on_gpu: what torch runs
-    on a GPU. gpu: whether the calls that the CPU's backward pass makes are a GPU's too. exact: by the distance to float64, for
-    eager loses digits."""
+    """Asserts that each call of op in the backward pass of fn is compiled, and gives what eager gives. gpu: whether the calls
+    that the CPU's backward pass makes are a GPU's too. exact: by the distance to float64, for eager loses digits."""
     for given, kwargs in calls(op, fn, *args):
         at = [i for i, a in enumerate(given) if isinstance(a, torch.Tensor)]
 
@@ -64,7 +62,7 @@ def check(
 
         if exact:
             _closer(call, *(given[i].detach() for i in at))
-        both(call, *(given[i].detach() for i in at), triton=triton, gpu=gpu, externs=externs, on_gpu=on_gpu, **tol)
+        both(call, *(given[i].detach() for i in at), triton=triton, gpu=gpu, externs=externs, **tol)
 
 
 def _closer(fn: Callable, *args: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ import bytejit
 from bytejit.kernels import cuda_graphs
 from bytejit.kernels.tune_gpu import GpuTuner
 from tests.autograd.test_layouts import favours
+from tests.kernels import test_gradient_recordings as gradients
 from tests.kernels import test_training_recordings as passes
 
 pytestmark = pytest.mark.gpu
@@ -155,6 +156,25 @@ def test_both_passes_are_recorded(step: passes.Step, kind: type[nn.Module], monk
     torch.testing.assert_close(dict(mine.state_dict()), dict(eager.state_dict()), rtol=1e-2, atol=1e-3)
     told = bytejit.counters["cudagraphs"]
     assert told["recorded"] >= 2 and not any("failed" in what for what in told), told
+
+
+@pytest.mark.parametrize("between", [b for b in gradients.BETWEEN if b is not gradients.keeps_an_array], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", gradients.STEPS, ids=lambda f: f.__name__)
+def test_recorded_gradients(fn: gradients.Step, between: gradients.Between, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole steps whose gradients lie in memory of the recording: whatever the program does with them."""
+    monkeypatch.setitem(passes.place, 0, "cuda")
+    monkeypatch.setattr(cuda_graphs, "GAIN", float("inf"))
+    torch.manual_seed(0)
+    eager = passes.Net().cuda()
+    mine = copy.deepcopy(eager)
+    want = gradients.trained(eager, fn, between, 14)
+    got = gradients.trained(mine, bytejit.compile(fn, fullgraph=True, mode="reduce-overhead"), between, 14)
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(dict(mine.state_dict()), dict(eager.state_dict()), rtol=1e-2, atol=1e-3)
+    told = bytejit.counters["cudagraphs"]
+    assert not any("failed" in what for what in told), told
+    if fn is gradients.step and between in (gradients.nothing, gradients.keeps_results):
+        assert told["recorded"] == 1, told
 
 
 def basic() -> nn.Module:

@@ -251,7 +251,7 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
     run(x)
     run(x)
     (recording,) = run.lanes[1].sized[()].recordings
-    (storage,) = recording.storages
+    (storage,) = recording.places
     assert waited == [[other]] and caches.GRAPH_OUTPUTS[storage]() is recording
     del run, recording
     assert storage not in caches.GRAPH_OUTPUTS

@@ -121,6 +121,7 @@ def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.N
         needs_grad=any(n.meta["val"].requires_grad for n in outputs if isinstance(n.meta.get("val"), torch.Tensor)),
         grad_at_start=mode,
         weights=weights,
+        new_grads=(),
     )
     plain = calls[0].target in PASSES
     return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)

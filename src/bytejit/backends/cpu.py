@@ -47,16 +47,19 @@ def compile_plan(
     outs: Sequence[Out] | None = None,
     single: bool = False,
     source: CppSource | None = None,
+    replaced: Sequence[int] = (),
 ) -> CompiledGraph:
     """Build a plan. constants, outs, single: as `Aten` holds them; without outs `call` returns the flat tuple of the
-    plan. source: `printed(plan)` where it is there already.
+    plan. source: `printed(plan)` where it is there already. replaced: inputs whose `.grad` dies at the end of the call.
 
     `call` must run without gradients: library calls write into planned memory. Raises: NoCompiler, BuildFailed.
     """
     source = source or printed(plan)
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
-    made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | conv_grad.BUILT | attention.BUILT)
+    made = emit_call(
+        plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | conv_grad.BUILT | attention.BUILT, replaced
+    )
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )
@@ -98,4 +101,4 @@ class CpuTarget(Target):
         return printed(plan)
 
     def launch(self, plan: Plan, source: CppSource, aten: Aten) -> CompiledGraph:
-        return compile_plan(plan, self.options, aten.constants, aten.outputs, aten.single, source)
+        return compile_plan(plan, self.options, aten.constants, aten.outputs, aten.single, source, aten.old_grads())

@@ -97,9 +97,10 @@ def compile_plan_cuda(
     outs: Sequence[Out] | None = None,
     single: bool = False,
     source: TritonSource | None = None,
+    replaced: Sequence[int] = (),
 ) -> CompiledGraph:
     """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. constants, outs, single: as `Aten` holds them. source:
-    `printed(plan, device)` where it is there already.
+    `printed(plan, device)` where it is there already. replaced: inputs whose `.grad` dies at the end of the call.
 
     `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
     """
@@ -116,7 +117,7 @@ def compile_plan_cuda(
         cached = built.cached == built.kernels
     else:
         pairs, seconds, cached = [], 0.0, True
-    made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single)
+    made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single, replaced)
     stats = Stats(
         source.kernels,
         len(rows),
@@ -187,7 +188,9 @@ class CudaTarget(Target):
         return printed(plan, self.device)
 
     def launch(self, plan: Plan, source: TritonSource, aten: Aten) -> CompiledGraph:
-        return compile_plan_cuda(plan, self.device, self.options, aten.constants, aten.outputs, aten.single, source)
+        return compile_plan_cuda(
+            plan, self.device, self.options, aten.constants, aten.outputs, aten.single, source, aten.old_grads()
+        )
 
     def smaller(self, error: Exception) -> Target | None:
         """The same with smaller tiles, once; then nothing: the graph runs through torch, counted."""

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import torch
 
-from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.graph import OLD_GRAD, Aten
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.random_numbers import fuse_draws
 from bytejit.codegen.libraries.choices import ATEN, Choices
@@ -88,6 +88,9 @@ def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_i
     """The callable of an ATen graph. Its report belongs to `gm`."""
     if target.options.fused_rng:
         aten = fuse_draws(aten)
+    inputs = aten.inputs()
+    for _, at in info_of(gm).new_grads:
+        inputs[at].meta[OLD_GRAD] = True
     compiled = Compiled(gm, aten, target.options, target)
     call = compiled.frozen(example_inputs) if target.options.freeze else compiled.build(aten)
     stats = report_of(gm).stats

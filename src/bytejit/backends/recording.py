@@ -86,7 +86,8 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
     weights = info_of(gm).weights
     written = frozenset(m.input for m in aten.mutations)
     fresh = frozenset(i for i, n in enumerate(aten.inputs()) if FRESH in n.meta)
+    new_grads = info_of(gm).new_grads
     tell = Told(gm, info_of(gm).settings.options)
     if not reason:
         tell(WAITING[how])
-    return replayed(call, Policy(how, index, weights, written, reason, tell, fresh), info_of(gm).replayer)
+    return replayed(call, Policy(how, index, weights, written, reason, tell, fresh, new_grads), info_of(gm).replayer)

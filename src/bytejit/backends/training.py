@@ -84,7 +84,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
         apart = module_of(fx.Graph())
         apart.meta["backward"] = True
         apart.meta[INFO] = replace(  # autocast may be on around `backward()`
-            info, weights=frozenset(), autocast=True, replayer=partial(BackwardReplayer, passes=passes)
+            info, weights=frozenset(), new_grads=(), autocast=True, replayer=partial(BackwardReplayer, passes=passes)
         )
         report_of(apart).cudagraphs = report_of(gm).cudagraphs
         try:
@@ -95,7 +95,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
             registry.count("fallbacks", f"a backward graph runs through torch: {reason}")
             return run_aten(aten)
 
-    gm.meta[INFO] = replace(info, replayer=partial(ForwardReplayer, passes=passes))
+    gm.meta[INFO] = replace(info, new_grads=(), replayer=partial(ForwardReplayer, passes=passes))
     forward, report = counted(build(gm, parts.forward), parts.forward), report_of(gm)
     report.saved.append(parts.summary())
     report.stages = [*report.stages, ("backward", parts.backward.text(), ".txt"), ("saved", parts.summary(), ".txt")]

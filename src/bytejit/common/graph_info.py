@@ -34,6 +34,7 @@ class GraphInfo:
     arrays: bool = False  # inputs are memory of NumPy arrays: storages do not say which of them share memory
     texts: bool = False  # a report, log or debug folder was asked for: keep the plan and the kernels' text
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
+    new_grads: tuple[tuple[int, int], ...] = ()  # (output, input): it takes the place of the input's `.grad`, which nothing reads
     replayer: Callable | None = None  # (call, policy) -> what records and replays this graph, where it differs from the usual
 
 

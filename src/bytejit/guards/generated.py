@@ -30,7 +30,7 @@ import itertools
 import linecache
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from bytejit.common.interrupts import from_handler
@@ -94,6 +94,7 @@ def compile_entry(
     outputs: int = 0,
     on_dead: Callable[[Entry], None] | None = None,
     name: str = "entry",
+    only_looked_at: Sequence[Source] = (),
 ) -> GuardedEntry:
     """Generate an entry.
 
@@ -103,7 +104,8 @@ def compile_entry(
     point; "profiled", if given, calls the graph, its first argument, while `profiler` is active.
     `body` is Python over those, `env` names and params; as a function it
     is given a Printer, whose `source()` fetches before the graph runs (so before any effect). `on_dead(entry)` is called
-    once when an object that the guards know weakly dies.
+    once when an object that the guards know weakly dies. What the guards fetched of `only_looked_at` is let go before the
+    graph runs.
     """
     env = dict(env)
     rows = ordered(guards)
@@ -113,6 +115,10 @@ def compile_entry(
     args = "" if star else ", ".join(at.source(s) for s in inputs)
     tail = body if isinstance(body, str) else body(at)
     table = None
+    needed = {name for s, name in at.locals.items() if s not in only_looked_at}
+    done_with = dict.fromkeys(at.locals[s] for s in only_looked_at if s in at.locals and at.locals[s] not in needed)
+    if done_with:
+        at.lines.append(f"{' = '.join(done_with)} = None")
     if at.program is not None:
         call, table = at.program.text("w")
         at.lines[at.program_line : at.program_line] = call

@@ -175,3 +175,15 @@ class SourcePrinter:
 
     def watch(self, ref: Ref) -> None:
         """What is printed is of no use once the object is dead."""
+
+
+class NotingPrinter(SourcePrinter):
+    """Prints sources and notes which they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: set[Any] = set()
+
+    def source(self, source: Printable) -> str:
+        self.noted.add(source)
+        return super().source(source)

@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -195,6 +196,8 @@ class Outside:
         for n, v in values.items():
             if n == "pool":
                 values[n] = defaultdict(list)
+            elif n == "current_stream":
+                values[n] = partial(int, self.stream.cuda_stream)
             elif n.startswith("new_") and not self.own:
                 values[n] = self.maker(v)
         defaults = tuple(values.values())
@@ -203,9 +206,9 @@ class Outside:
     def maker(self, plain: Callable) -> Callable:
         """An allocator like `plain`, outside the pool."""
 
-        def make(shape: tuple, stride: tuple) -> torch.Tensor:
+        def make(*given: Any) -> torch.Tensor:
             with torch.cuda.stream(self.stream), allocating():
-                t = plain(shape, stride)
+                t = plain(*given)
             self.made[t.untyped_storage()._cdata] = bytes_of(t)
             return t
 

@@ -48,6 +48,7 @@ GAIN = 0.95  # a replay must take less than this part of a plain call
 HANDING = 2  # recordings whose outputs are handed out
 RERECORDS = 6  # recordings made anew because addresses changed, after which it stays plain
 SHAPES = 8  # combinations of sizes that get recordings of their own
+SMALL = 4  # outputs are copied where those that are not are so many times as large
 STREAMS = 4  # streams that do
 PUT_OFF = 8  # calls that find other threads at work, after which `auto` stays plain
 
@@ -56,7 +57,8 @@ PUT_OFF = 8  # calls that find other threads at work, after which `auto` stays p
 class Policy:
     """What is known about a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
     writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the
-    counters; fresh: inputs that are new tensors in each call: small, and always copied."""
+    counters; fresh: inputs that are new tensors in each call: small, and always copied; new_grads: (output, input): the output
+    becomes the input's `.grad`, and nothing reads what that was."""
 
     how: str
     device: int
@@ -65,6 +67,7 @@ class Policy:
     reason: str = ""
     tell: Callable[[str], None] | None = field(default=None, compare=False)
     fresh: frozenset[int] = frozenset()
+    new_grads: tuple[tuple[int, int], ...] = ()
 
     def say(self, what: str) -> None:
         """Count what became of the graph's recording, and tell it."""
@@ -110,6 +113,11 @@ class Lane:
 def on_cpu(t: torch.Tensor) -> bool:
     """Whether a tensor lies in the CPU's memory, where no GPU reads it."""
     return t.device.type != "cuda"
+
+
+def bytes_held(outputs: Sequence) -> dict[int, int]:
+    """The bytes of each storage that outputs lie in."""
+    return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in outputs if isinstance(t, torch.Tensor)}
 
 
 class Replayer:
@@ -218,7 +226,7 @@ class Replayer:
     # ---- recordings -----------------------------------------------------------------------------------------------
     def by_recording(self, lane: Lane, state: InputsState, inputs: Sequence) -> Any:
         """A replay of a recording that may be overwritten; made now if need be."""
-        recording = next((r for r in state.recordings if not r.held()), None)
+        recording = next((r for r in state.recordings if not r.held(inputs)), None)
         if recording is not None:
             off = recording.moved(*inputs)
             if off >= 0:
@@ -317,12 +325,17 @@ class Replayer:
             written=tuple(i for i in sorted(policy.written) if i < len(inputs)),
         )
         del result, outputs, made, outside
-        recording.own_outputs()
+        recording.own_outputs(policy.new_grads, inputs)
         return recording
 
     def copied(self, outputs: Sequence) -> frozenset[int]:
-        """The outputs that are handed out as copies by every recording."""
-        return frozenset()
+        """The outputs that are handed out as copies by every recording: small ones beside gradients. Who keeps the loss of one
+        step while the next one runs would keep the memory of its gradients."""
+        grads = {o for o, _ in self.policy.new_grads}
+        held = bytes_held([outputs[o] for o in grads])
+        own = bytes_held([t for o, t in enumerate(outputs) if o not in grads])
+        few = SMALL * sum(own.values()) <= sum(held.values())
+        return frozenset(range(len(outputs))) - grads if grads and few and own.keys().isdisjoint(held) else frozenset()
 
     def outside(self, lane: Lane) -> Outside:
         """Where a recording's memory is taken."""

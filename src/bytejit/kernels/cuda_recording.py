@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from bytejit.common.holders import is_only_a_grad
 from bytejit.kernels.cuda_buffers import alias, copied, lying
 
 from . import other_streams
@@ -21,8 +23,10 @@ from .cuda_capture import (
 class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
     outputs: what the call returned; give: how each is handed out; copied: the memory of those of which copies are;
-    storages: that of those which are handed out themselves; others: streams that the program says work on outputs; kept, pool:
-    memory that it writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
+    storages: that of those which are handed out themselves, places: their `_cdata`; idle: how many hold these while nobody has
+    an output, in C++ and in Python; grads: of places, those that become `.grad` of an input, and the input; others: streams
+    that the program says work on outputs; kept, pool: memory that it writes, kept alive; fault: as in `Outside`; written:
+    inputs whose version counts a write in each replay."""
 
     graph: Any
     device: int
@@ -33,8 +37,10 @@ class Recording:
     single: bool
     moved: Callable[..., int]  # (*inputs) -> the first that is not where it was, or -1
     copied: dict[int, torch.Tensor] = field(default_factory=dict)
-    storages: tuple[int, ...] = ()
-    idle: tuple[int, ...] = ()
+    storages: tuple[torch.UntypedStorage, ...] = ()
+    places: tuple[int, ...] = ()
+    idle: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    grads: dict[int, int] = field(default_factory=dict)
     others: list[torch.Stream] = field(default_factory=list)
     kept: tuple[torch.Tensor, ...] = ()
     pool: Pool | None = None
@@ -45,19 +51,36 @@ class Recording:
         direct = sum(a is not None for a in self.addresses)
         return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
 
-    def own_outputs(self) -> None:
-        """Note which outputs lie in the recording's memory. Nobody else holds them yet."""
+    def own_outputs(self, new_grads: Sequence[tuple[int, int]] = (), inputs: Sequence = ()) -> None:
+        """Note which outputs lie in the recording's memory. Nobody else holds them yet, but the gradients that some of them take
+        the place and the memory of. new_grads: as in `Policy`."""
         pairs = [(o, g) for o, g in zip(self.outputs, self.give) if g in (alias, copied)]
         self.copied = {o.untyped_storage()._cdata: bytes_of(o) for o, g in pairs if g is copied}
-        self.storages = tuple({o.untyped_storage()._cdata: None for o, g in pairs if g is alias})
-        self.idle = tuple(map(torch._C._storage_Use_Count, self.storages))
+        own = {o.untyped_storage()._cdata: o.untyped_storage() for o, g in pairs if g is alias}
+        self.storages, self.places = tuple(own.values()), tuple(own)
+        self.grads = {self.outputs[o].untyped_storage()._cdata: i for o, i in new_grads if self.give[o] is alias}
+        del pairs, own
+        old = [inputs[i].grad for _, i in new_grads]
+        taken = {g.untyped_storage()._cdata for g in old if isinstance(g, torch.Tensor)}
+        del old
+        now, references = self.holders()
+        self.idle = tuple(n - (s in taken) for n, s in zip(now, self.places)), references
         if self.storages:
-            other_streams.watch(self.storages, self)
+            other_streams.watch(self.places, self)
 
-    def held(self) -> bool:
-        """Whether somebody still has an output, copies aside."""
-        use = torch._C._storage_Use_Count
-        return any(use(s) > n for s, n in zip(self.storages, self.idle))
+    def holders(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """How many hold the memory of each output, in C++ and in Python."""
+        return tuple(map(torch._C._storage_Use_Count, self.places)), tuple(map(sys.getrefcount, self.storages))
+
+    def held(self, inputs: Sequence) -> bool:
+        """Whether somebody will still have an output, copies aside, after a call on these inputs."""
+        now = self.holders()
+        if now == self.idle:
+            return False
+        if now[1] != self.idle[1]:
+            return True
+        more = [(s, n - i) for s, n, i in zip(self.places, now[0], self.idle[0]) if n > i]
+        return any(n > 1 or s not in self.grads or not is_only_a_grad(inputs[self.grads[s]], s) for s, n in more)
 
     def replay(self, inputs: Sequence) -> Any:
         """Replay with these inputs and return the outputs. An out-of-memory error is raised before anything is written. Raises:

@@ -20,9 +20,7 @@ import torch
 from bytejit.kernels.cuda_recording import Recording
 
 from .cuda_capture import Outside, Pool, side_of
-from .cuda_graphs import InputsState, Lane, Policy, Replayer
-
-SMALL = 4  # results are copied where all that is saved is so many times as large
+from .cuda_graphs import SMALL, InputsState, Lane, Policy, Replayer, bytes_held
 
 
 @dataclass
@@ -66,9 +64,8 @@ class ForwardReplayer(Replayer):
     def copied(self, outputs: Sequence) -> frozenset[int]:
         """Results, where copies cost little: a program often keeps those of one step while the next one runs. Results that share
         memory with saved values are not copied, as writes to them must be seen."""
-        results, saved = outputs[: self.passes.results], outputs[self.passes.results :]
-        own = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in results if isinstance(t, torch.Tensor)}
-        held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in saved if isinstance(t, torch.Tensor)}
+        results = outputs[: self.passes.results]
+        own, held = bytes_held(results), bytes_held(outputs[self.passes.results :])
         few = self.lends or SMALL * sum(own.values()) <= sum(held.values())
         return frozenset(range(len(results))) if few and own.keys().isdisjoint(held) else frozenset()
 

@@ -15,6 +15,7 @@ from bytejit.errors import Bug
 
 from .recorded_values import is_view
 
+OLD_GRAD = "old grad"  # in the meta of a placeholder: what its tensor has as `.grad` dies at the end of the call, and is not read
 FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call, made by the code around the graph
 
 
@@ -128,6 +129,10 @@ class Aten:
         """The placeholders of what the caller passes."""
         found = [n for n in self.graph.nodes if n.op == "placeholder"]
         return found[: len(found) - len(self.constants)]
+
+    def old_grads(self) -> tuple[int, ...]:
+        """The inputs whose `.grad` dies at the end of a call, and is not read."""
+        return tuple(i for i, n in enumerate(self.inputs()) if OLD_GRAD in n.meta)
 
     def text(self) -> str:
         """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs

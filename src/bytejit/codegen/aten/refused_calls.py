@@ -74,6 +74,15 @@ def _fits(x: torch.Tensor, shape: tuple | None) -> bool:
     return x.dim() <= len(shape) and all(n == 1 or n == m for n, m in zip(reversed(x.shape), reversed(shape)))
 
 
+def _copies_badly(given: dict) -> bool:
+    """Dtypes that differ, or not a row for each index. Meta kernels before torch 2.13 let the latter pass."""
+    x, at, source = given["self"], given["index"], given["source"]
+    if at.dtype is not torch.int64 or source.dtype is not x.dtype or source.dim() != x.dim():
+        return True
+    dim = given["dim"] % max(x.dim(), 1)
+    return any(n != (at.numel() if d == dim else m) for d, (n, m) in enumerate(zip(source.shape, x.shape)))
+
+
 def _no_window(view: Any) -> Callable[[dict], bool]:
     """Whether what is written over a view of a tensor has not its shape."""
     names = [a.name for a in view._schema.arguments]
@@ -116,7 +125,7 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "slice_scatter": _no_window(aten.slice.Tensor),
     "diagonal_scatter": _no_window(aten.diagonal.default),
     "index_fill": lambda given: given["index"].dtype is not torch.int64,
-    "index_copy": lambda given: given["index"].dtype is not torch.int64 or given["source"].dtype is not given["self"].dtype,
+    "index_copy": _copies_badly,
     "index_select": lambda given: given["index"].dim() > 1 or given["index"].dtype not in (torch.int32, torch.int64),
     "index_put": _badly_indexed,
     "_unsafe_index_put": _badly_indexed,

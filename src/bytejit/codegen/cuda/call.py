@@ -24,6 +24,7 @@ import ctypes
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -149,10 +150,15 @@ class CudaPrinter(CallPrinter):
         device: torch.device,
         scratch: Any,
         constants: Sequence[Any] = (),
+        replaced: Sequence[int] = (),
     ) -> None:
         self.device, self.scratch = device, scratch
-        super().__init__(plan, _Runs(tuple(rows)), runs, constants)
+        super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
+
+    def stream(self) -> Callable[[], int]:
+        """What tells on which stream a call's memory is used."""
+        return partial(torch._C._cuda_getCurrentRawStream, self.device.index) if self.device.type == "cuda" else super().stream()
 
     def maker(self, dtype: torch.dtype) -> Callable:
         """What allocates outputs."""
@@ -300,7 +306,8 @@ def emit_call_cuda(
     constants: Sequence[Any] = (),
     outs: Sequence[out_of.Out] | None = None,
     single: bool = False,
+    replaced: Sequence[int] = (),
 ) -> CallSource:
     """The Python of a plan on `device` (the CPU: Triton's interpreter). rows: `rows_of(plan, source)`; scratch:
     `source.scratch`; the rest as `emit_call`."""
-    return CudaPrinter(plan, rows, runs, device, scratch, constants).print(outs, single)
+    return CudaPrinter(plan, rows, runs, device, scratch, constants, replaced).print(outs, single)

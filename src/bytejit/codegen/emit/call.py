@@ -327,7 +327,9 @@ def emit_call(
     outs: Sequence[out_of.Out] | None = None,
     single: bool = False,
     overrides: dict[str, Callable] | None = None,
+    replaced: Sequence[int] = (),
 ) -> CallSource:
     """The Python of a plan. runs: the loaded functions of `source.runs`; constants: tensors for the last placeholders;
-    outs, single: from `Aten`; overrides: callables to use for targets, instead of torch's dispatcher."""
-    return CallPrinter(plan, source, runs, constants, overrides).print(outs, single)
+    outs, single: from `Aten`; overrides: callables to use for targets, instead of torch's dispatcher; replaced: inputs whose
+    `.grad` dies at the end of the call."""
+    return CallPrinter(plan, source, runs, constants, overrides, replaced).print(outs, single)

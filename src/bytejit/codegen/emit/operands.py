@@ -18,6 +18,8 @@ from bytejit.errors import Bug
 
 from .check import LibraryResults
 from .common import symbol_atoms, symbols_in
+from .grad_memory import LEAST as GRAD_LEAST
+from .grad_memory import GradMemory, old_grads
 from .memory import LARGE, LargeOutput
 
 
@@ -30,7 +32,7 @@ class Printed(Protocol):
 
 class Operands:
     """What a call function's text refers to: names, sizes, tensors, views. runs: the callable of each of `source.runs`; given:
-    the number of inputs that the caller passes; the other inputs are constants."""
+    the number of inputs that the caller passes; the other inputs are constants; replaced: inputs whose `.grad` dies."""
 
     def __init__(
         self,
@@ -39,8 +41,10 @@ class Operands:
         runs: Sequence[Any],
         constants: Sequence[Any] = (),
         overrides: dict[str, Callable] | None = None,
+        replaced: Sequence[int] = (),
     ) -> None:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
+        self.replaced = replaced
         self.lines: list[str] = []
         self.head: list[str] = []  # runs before `lines`
         self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> the function, and its name in a profiler
@@ -128,9 +132,38 @@ class Operands:
             if b.kind != "output":
                 raise Bug(f"{b!r} is used before a step makes it")
             name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
-            maker = self.allocator(name, b)
-            self.lines.append(f"{name} = {maker}({self.dims(b.shape)}, {self.dims(b.stride)})")
+            dims = f"{self.dims(b.shape)}, {self.dims(b.stride)}"
+            if self.may_replace(b):
+                self.lines.append(f"{name} = {self.grad_allocator(name, b)}({dims}, old, on)")
+            else:
+                self.lines.append(f"{name} = {self.allocator(name, b)}({dims})")
         return self.text[buffer]
+
+    def may_replace(self, b: Buffer) -> bool:
+        """Whether an output may be a gradient that takes the place of another: as large as one that dies."""
+        if not self.replaced or not self.is_large(b.name):
+            return False
+        names = (self.plan.inputs[i] for i in self.replaced)
+        return any(name is not None and same_kind(self.plan.buffers[name], b) for name in names)
+
+    def grad_allocator(self, name: str, b: Buffer) -> str:
+        """The name of what allocates such an output. The head of the function looks for the gradients that die."""
+        if "old_grads" not in self.names:
+            self.bind("old_grads", old_grads)
+            self.bind("current_stream", self.stream())
+            large = [i for i in self.replaced if self.is_large(self.plan.inputs[i])]
+            self.head += ["on = current_stream()", f"old = old_grads(({''.join(f'p{i}, ' for i in large)}), on)"]
+        maker = self.maker(torch_dtype(b.dtype))
+        return self.bind(f"new_{b.dtype}_grad", GradMemory(maker, maker((0,), (1,))))
+
+    def is_large(self, name: str | None) -> bool:
+        """Whether a gradient of an input is worth the search for its memory."""
+        size = extent(self.plan.buffers[name]) if name is not None else 0
+        return isinstance(size, int) and size >= GRAD_LEAST
+
+    def stream(self) -> Callable[[], int]:
+        """What tells on which stream a call's memory is used. The CPU has one."""
+        return int
 
     def allocator(self, name: str, b: Buffer) -> str:
         """The name of the function that allocates an output."""
@@ -176,3 +209,8 @@ class Operands:
     def maker(self, dtype: torch.dtype) -> Callable:
         """The function that allocates outputs of a dtype: called with shape and stride."""
         return torch.empty(0, dtype=dtype).new_empty_strided
+
+
+def same_kind(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers have one shape and dtype."""
+    return (a.shape, a.dtype) == (b.shape, b.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,8 @@ from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
-from bytejit.guards.sources import KnownSource, Local, Source, SourcePrinter, StackSlot
+from bytejit.guards.references import NotingPrinter
+from bytejit.guards.sources import KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.tracer.exits.replay import SideEffectReplay
 from bytejit.tracer.exits.way_out import way_out
 from bytejit.tracer.objects import caching, class_facts, external_iterators, generators
@@ -32,6 +33,8 @@ from .region import let_go, run_region
 from .signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
 from .tracer import Tracer
 from .values import TensorVar, Var
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # their `.grad` is torch's own
 
 
 @dataclass
@@ -65,6 +68,7 @@ class Trace:
     by_value: bool = False  # values of tensors among the arguments were taken as constants
     catches: bool = False  # whether the region catches exceptions of the program's own code in the graph
     effects: tuple[str, ...] = ()  # objects from outside that the region changes, other than tensors' data
+    only_looked_at: tuple[Source, ...] = ()  # what the guards fetch, and nothing behind them reads
 
 
 def trace(job: Job, compiled_callee: Callable | None = None) -> Trace:
@@ -143,7 +147,8 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     replay = SideEffectReplay(t)
     replay.returns = stop.snapshot is None
     way = way_out(t, job, stop, compiled_callee)
-    replay.write(SourcePrinter(), way.values, way.last)  # a dry run finds the graph's outputs, or that a value cannot leave
+    dry = NotingPrinter()
+    replay.write(dry, way.values, way.last)  # a dry run finds the graph's outputs, or that a value cannot leave
     caching.check_symbolic(t, replay.names)
     t.traced_arrays.check_writes(any(isinstance(v, TensorVar) and is_written(t, v) for v in t.inputs))
     t.measures.write_requirements()
@@ -153,7 +158,8 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     add_last_guards(t)
     drop_unread(t, outputs)
     calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
-    gm = graph_module(t, outputs) if calls else None
+    new_grads = replaced_gradients(t, replay, dry.noted)
+    gm = graph_module(t, outputs, new_grads) if calls else None
     inputs = t.inputs if gm is not None else []
     returns_sizes = t.sizes.sizes_leave and stop.snapshot is None
     return Trace(
@@ -178,6 +184,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         asked=t.asked,
         catches=t.catches,
         effects=effects_of(t),
+        only_looked_at=tuple(TensorGrad(t.inputs[i].origin) for _, i in new_grads),
         sizes_leave=t.sizes.sizes_leave,
         returned_sizes=returned_sizes(t, stop.value) if returns_sizes and stop.value is not None else (),
         resolve=lambda: t.symbol_guards.resolve(t.guards),
@@ -219,7 +226,23 @@ def drop_unread(t: Tracer, outputs: list[torch.fx.Node]) -> None:
             t.inputs.remove(v)
 
 
-def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
+def replaced_gradients(t: Tracer, replay: SideEffectReplay, read: Container[Source]) -> tuple[tuple[int, int], ...]:
+    """(output, input): the output becomes the input's `.grad`, and nothing reads the tensor that was it before. read: what the
+    exit reads."""
+    if t.deferred_calls:
+        return ()
+    found = []
+    graph_reads = {v.origin for v in t.inputs}
+    for i, v in enumerate(t.inputs):
+        new = v.attrs.get("grad") if isinstance(v, TensorVar) and type(v.real) in PLAIN else None
+        at = replay.output_at.get(new.node) if isinstance(new, TensorVar) and new.node is not None else None
+        old = TensorGrad(v.origin)
+        if at is not None and old not in read and old not in graph_reads:
+            found.append((at, i))
+    return tuple(found)
+
+
+def graph_module(t: Tracer, outputs: list[torch.fx.Node], new_grads: tuple[tuple[int, int], ...]) -> torch.fx.GraphModule:
     """The graph with its outputs, and what a backend is told of it."""
     inference_mode.close(t)
     t.graph.output(tuple(outputs))
@@ -238,6 +261,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModul
         grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors),
         backward=t.backward.ran,
         grad_at_start=torch.is_grad_enabled(),
+        new_grads=new_grads,
     )
     return gm
 

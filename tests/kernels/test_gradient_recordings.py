@@ -1,0 +1,227 @@
+"""Recordings of whole training steps: gradients are made in the memory of those that they take the place of, where nobody
+holds these. Against eager, on a pretended device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import bytejit
+from bytejit.codegen.emit import operands
+from bytejit.codegen.emit.grad_memory import GradMemory
+from bytejit.common.holders import is_only_a_grad
+from tests.kernels.test_training_recordings import Net, Pretended, data
+
+Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, int], object]
+kept: list[object] = []
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
+    kept.clear()
+    yield Pretended(monkeypatch)
+    bytejit.reset()
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def reads_old_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> object:
+    before = [p.grad.square().sum() for p in model.parameters() if p.grad is not None]
+    return before, step(model, optimizer, x, turn)
+
+
+def returns_old_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> object:
+    before = [p.grad for p in model.parameters()]
+    return before, step(model, optimizer, x, turn)
+
+
+def keeps_an_old_gradient(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> object:
+    model.before = model.first.weight.grad
+    return step(model, optimizer, x, turn)
+
+
+def returns_new_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> object:
+    return step(model, optimizer, x, turn), [p.grad for p in model.parameters()]
+
+
+def adds_to_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> object:
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def fills_with_zeros(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, turn: int) -> object:
+    optimizer.zero_grad(set_to_none=False)
+    return adds_to_gradients(model, optimizer, x, turn)
+
+
+STEPS = [
+    step,
+    reads_old_gradients,
+    returns_old_gradients,
+    keeps_an_old_gradient,
+    returns_new_gradients,
+    adds_to_gradients,
+    fills_with_zeros,
+]
+
+
+# ---- what the program does between two steps ----------------------------------------------------------------------------
+Between = Callable[[nn.Module, object, int], object]
+
+
+def nothing(model: nn.Module, result: object, turn: int) -> None:
+    pass
+
+
+def keeps_results(model: nn.Module, result: object, turn: int) -> object:
+    kept.append(result)
+    return kept
+
+
+def keeps_gradients(model: nn.Module, result: object, turn: int) -> object:
+    if turn % 3 == 0:
+        kept.extend(p.grad for p in model.parameters())
+    return kept
+
+
+def keeps_a_window(model: nn.Module, result: object, turn: int) -> object:
+    kept.append(model.first.weight.grad[1:])
+    return kept
+
+
+def keeps_an_array(model: nn.Module, result: object, turn: int) -> object:
+    kept.append(model.first.weight.grad.numpy())
+    return [torch.from_numpy(a) for a in kept]
+
+
+def keeps_memory(model: nn.Module, result: object, turn: int) -> object:
+    kept.append(model.first.weight.grad.untyped_storage())
+    return [torch.empty(0, device=s.device).set_(s) for s in kept]
+
+
+def keeps_another_tensor_on_it(model: nn.Module, result: object, turn: int) -> object:
+    kept.append(model.first.weight.grad.detach())
+    return kept
+
+
+def exchanges(model: nn.Module, result: object, turn: int) -> None:
+    a, b = model.norm.weight, model.norm.bias
+    a.grad, b.grad = b.grad, a.grad
+
+
+def lets_go(model: nn.Module, result: object, turn: int) -> None:
+    if turn % 4 == 3:
+        for p in model.parameters():
+            p.grad = None
+
+
+def one_memory_for_all(model: nn.Module, result: object, turn: int) -> object:
+    sizes = [p.numel() for p in model.parameters()]
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+    for p, part in zip(model.parameters(), flat.split(sizes)):
+        p.grad = part.view_as(p)
+    kept.append(flat)
+    return kept
+
+
+def changes(model: nn.Module, result: object, turn: int) -> None:
+    model.first.weight.grad.mul_(2)
+    model.last.weight.data.sub_(0.01 * model.last.weight.grad)
+
+
+BETWEEN = [
+    nothing,
+    keeps_results,
+    keeps_gradients,
+    keeps_a_window,
+    keeps_an_array,
+    keeps_memory,
+    keeps_another_tensor_on_it,
+    exchanges,
+    lets_go,
+    one_memory_for_all,
+    changes,
+]
+
+
+def trained(model: nn.Module, fn: Step, between: Between, turns: int) -> list[object]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    kept.clear()
+    out = []
+    for turn in range(turns):
+        result = fn(model, optimizer, data(turn), turn)
+        seen = between(model, result, turn)
+        out.append(copy.deepcopy((result, seen, [p.grad for p in model.parameters()])))
+        del result, seen
+    return out
+
+
+@pytest.mark.parametrize("between", BETWEEN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", STEPS, ids=lambda f: f.__name__)
+def test_as_eager(device: Pretended, fn: Step, between: Between) -> None:
+    torch.manual_seed(0)
+    eager = Net()
+    mine = copy.deepcopy(eager)
+    want = trained(eager, fn, between, 12)
+    got = trained(mine, bytejit.compile(fn, fullgraph=True), between, 12)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(mine.state_dict()), dict(eager.state_dict()), rtol=1e-3, atol=1e-4)
+    if between is not one_memory_for_all or fn not in (adds_to_gradients, fills_with_zeros):  # which write to parts of one memory
+        assert sum(device.replays.values()), device.told
+        assert not bytejit.counters["fallbacks"]
+
+
+@pytest.mark.parametrize("between", BETWEEN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", STEPS, ids=lambda f: f.__name__)
+def test_plain_calls(fn: Step, between: Between, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small gradients too are made in the memory of the old ones"""
+    monkeypatch.setattr(operands, "GRAD_LEAST", 0)
+    made = []
+    again = GradMemory.again
+    monkeypatch.setattr(GradMemory, "again", lambda *given: (made.append(again(*given)), made[-1])[1])
+    torch.manual_seed(0)
+    eager = Net()
+    mine = copy.deepcopy(eager)
+    kept.clear()
+    want = trained(eager, fn, between, 6)
+    got = trained(mine, bytejit.compile(fn, fullgraph=True), between, 6)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    if fn is step and between in (nothing, keeps_results):
+        assert sum(t is not None for t in made) >= 5  # from the second step on
+
+
+@pytest.mark.parametrize("between", [nothing, keeps_results, lets_go, changes], ids=lambda f: f.__name__)
+def test_one_recording_is_enough(device: Pretended, between: Between) -> None:
+    torch.manual_seed(0)
+    trained(Net(), bytejit.compile(step, fullgraph=True), between, 12)
+    made = [len(s.recordings) for r in device.replayers for lane in r.lanes.values() for s in lane.sized.values()]
+    assert max(made) == 1, made
+
+
+# ---- who holds a gradient -------------------------------------------------------------------------------------------
+def place(t: torch.Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def test_a_gradient_that_only_its_parameter_holds() -> None:
+    p, own = nn.Parameter(torch.zeros(3)), torch.zeros(3)
+    assert not is_only_a_grad(p, place(own))
+    p.grad = own.detach()
+    assert is_only_a_grad(p, place(own))
+    assert not is_only_a_grad(p, place(torch.zeros(3)))
+    for hold in (lambda g: g, lambda g: [g], lambda g: g.view(1, 3), lambda g: (g * p).sum(), torch.utils.dlpack.to_dlpack):
+        held = hold(p.grad)
+        assert not is_only_a_grad(p, place(own)), held
+        del held
+        assert is_only_a_grad(p, place(own))
