@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 import torch
 
 from bytejit.common.holders import is_lone
+from bytejit.common.identity import IdentityMap
 
 LEAST = 1 << 20  # bytes of a gradient from which its memory is used again: asking who holds it takes a microsecond
 Kind = tuple[tuple, tuple, torch.dtype]
 OldGrads = dict[Kind, list[weakref.ref]]
 
-# id of a tensor that a graph allocated here -> it, and the stream that its memory is used on
-_given: dict[int, tuple[weakref.ref, int]] = {}
+_streams: IdentityMap[int] = IdentityMap()  # the stream that the memory of a tensor made here is used on
 
 
 def old_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
@@ -25,12 +25,8 @@ def old_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
     found: OldGrads = {}
     for p in parameters:
         grad = p.grad
-        if grad is None:
-            continue
-        ref, on = _given.get(id(grad), (None, 0))
-        alive = ref is not None and ref() is grad
-        if ref is not None and alive and on == stream:
-            found.setdefault((grad.shape, grad.stride(), grad.dtype), []).append(ref)
+        if grad is not None and _streams.get(grad) == stream:
+            found.setdefault((grad.shape, grad.stride(), grad.dtype), []).append(weakref.ref(grad))
     return found
 
 
@@ -45,8 +41,7 @@ class GradMemory:
         made = self.again(shape, stride, old)
         if made is None:
             made = self.new(shape, stride)
-        key = id(made)
-        _given[key] = (weakref.ref(made, lambda _: _given.pop(key, None)), on)
+        _streams.set(made, on)
         return made
 
     def again(self, shape: tuple, stride: tuple, old: OldGrads) -> torch.Tensor | None:
