@@ -283,6 +283,8 @@ def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
         shown = list(gm.graph.nodes)[-1].args[0]
         order = list(gm.graph.nodes)
         nodes = [n for n, r in zip(shown, results.recipes) if getattr(getattr(r, "base", r), "index", None) in found and own(r)]
+        if not nodes:
+            raise CannotNormalise("an output that needs a gradient is computed from another, of which only views are returned")
         raise Dependent(min(nodes, key=order.index))
 
 
