@@ -185,3 +185,17 @@ def test_roundings_to_16_bits_within_a_graph_that_draws() -> None:
         for _ in range(4):
             bytejit.compile(f)(torch.randn(4, 6))
             bytejit.reset()
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("option", ["check", "verify_correctness"])
+def test_inputs_with_gaps_keep_their_strides(option: str, grad: bool) -> None:
+    """Kernels are compiled for the strides of an input: a dense copy of it would be read past its end."""
+    views = [lambda x: x[:, :1], lambda x: x[..., ::2], lambda x: x[0].expand(3, 5, 5), lambda x: x.as_strided((4, 4), (1, 1))]
+    with bytejit.config.patch(**{option: True}):
+        for view in views:
+            bytejit.reset()
+            x = view(torch.randn(5, 5, 5, requires_grad=grad))
+            want = torch.softmax(x.sin(), -1)
+            torch.testing.assert_close(bytejit.compile(lambda x: torch.softmax(x.sin(), -1))(x), want)

@@ -40,11 +40,33 @@ def verify(graph: Callable, made: Callable, inputs: Sequence, backend: str, wher
 
 
 def copied(x: object) -> object:
-    """A tensor in memory of its own, leaf or not as it was; anything else as it is."""
+    """A tensor in memory of its own, with its strides, leaf or not as it was; anything else as it is."""
     if not isinstance(x, torch.Tensor):
         return x
-    made = x.detach().clone().requires_grad_(x.requires_grad)
-    return made if x.is_leaf else made.clone()
+    made = laid_out_alike(x.detach()).requires_grad_(x.requires_grad)
+    return made if x.is_leaf else _NoLeaf.apply(made)
+
+
+class _NoLeaf(torch.autograd.Function):
+    """The same tensor as a result of autograd's: a clone could have other strides."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor) -> torch.Tensor:
+        return laid_out_alike(x.detach())
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def laid_out_alike(x: torch.Tensor) -> torch.Tensor:
+    """A copy with gaps and overlaps where `x` has them: what was compiled for strides reads memory by them."""
+    made = x.clone()
+    if x.layout is not torch.strided or not x.numel() or made.stride() == x.stride() or x.is_conj() or x.is_neg():
+        return made
+    extent = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
+    row = x.as_strided((extent,), (1,), x.storage_offset()).clone()
+    return torch.empty(0, dtype=x.dtype, device=x.device).set_(row.untyped_storage(), 0, x.shape, x.stride())
 
 
 def _difference(wanted: object, got: object) -> str:
