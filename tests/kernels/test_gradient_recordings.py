@@ -155,6 +155,11 @@ BETWEEN = [
 ]
 
 
+# each way of a step, and each thing between two, with some of the others: all pairs are run on a GPU
+PAIRS = [(step, b) for b in BETWEEN] + [(f, b) for f in STEPS[1:] for b in (nothing, keeps_gradients)]
+each_pair = pytest.mark.parametrize(("fn", "between"), PAIRS, ids=lambda f: f.__name__)
+
+
 def trained(model: nn.Module, fn: Step, between: Between, turns: int) -> list[object]:
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     kept.clear()
@@ -167,8 +172,7 @@ def trained(model: nn.Module, fn: Step, between: Between, turns: int) -> list[ob
     return out
 
 
-@pytest.mark.parametrize("between", BETWEEN, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("fn", STEPS, ids=lambda f: f.__name__)
+@each_pair
 def test_as_eager(device: Pretended, fn: Step, between: Between) -> None:
     torch.manual_seed(0)
     eager = Net()
@@ -182,8 +186,7 @@ def test_as_eager(device: Pretended, fn: Step, between: Between) -> None:
         assert not bytejit.counters["fallbacks"]
 
 
-@pytest.mark.parametrize("between", BETWEEN, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("fn", STEPS, ids=lambda f: f.__name__)
+@each_pair
 def test_plain_calls(fn: Step, between: Between, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small gradients too are made in the memory of the old ones"""
     monkeypatch.setattr(operands, "GRAD_LEAST", 0)
