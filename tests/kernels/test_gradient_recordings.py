@@ -4,7 +4,7 @@ holds these. Against eager, on a pretended device."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -210,6 +210,28 @@ def test_one_recording_is_enough(device: Pretended, between: Between) -> None:
     trained(Net(), bytejit.compile(step, fullgraph=True), between, 12)
     made = [len(s.recordings) for r in device.replayers for lane in r.lanes.values() for s in lane.sized.values()]
     assert max(made) == 1, made
+
+
+# ---- large gradients on a CPU -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("lets_go", [(), range(20), range(4, 9)], ids=["never", "always", "a while"])
+def test_memory_of_large_gradients(lets_go: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need new memory neither where they replace others nor where the program lets go of them"""
+    monkeypatch.setattr(operands, "GRAD_LEAST", 0)
+    monkeypatch.setattr(operands, "LARGE", 0)
+
+    def backward(w: nn.Parameter, x: torch.Tensor) -> None:
+        w.grad = torch.autograd.grad((w * x).tanh().sum(), w)[0]
+
+    compiled, places, others = bytejit.compile(backward), list[int](), list[torch.Tensor]()
+    w = nn.Parameter(torch.ones(64, 64))
+    for turn in range(20):
+        if turn in lets_go:
+            w.grad = None
+        compiled(w, torch.full((64, 64), float(turn)))
+        torch.testing.assert_close(w.grad, turn * (1 - torch.full((64, 64), float(turn)).tanh() ** 2))
+        places.append(w.grad.data_ptr())
+        others.append(torch.zeros(64, 64))  # takes the place of memory that is not kept
+    assert len(set(places)) <= 3, places
 
 
 # ---- who holds a gradient -------------------------------------------------------------------------------------------

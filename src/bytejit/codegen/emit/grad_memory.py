@@ -13,35 +13,51 @@ import torch
 from bytejit.common.holders import is_lone
 from bytejit.common.identity import IdentityMap
 
+from .memory import LargeOutput
+
 LEAST = 1 << 20  # bytes of a gradient from which its memory is used again: asking who holds it takes a microsecond
 Kind = tuple[tuple, tuple, torch.dtype]
 OldGrads = dict[Kind, list[weakref.ref]]
 
-_streams: IdentityMap[int] = IdentityMap()  # the stream that the memory of a tensor made here is used on
+# of a tensor made here: the stream that its memory is used on, and what keeps memory for the next one
+_made: IdentityMap[tuple[int, Callable[[], LargeOutput | None]]] = IdentityMap()
 
 
 def old_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
-    """What `.grad` of parameters is, by shape, strides and dtype: those that graphs allocated here, for this stream."""
+    """What `.grad` of parameters is, by shape, strides and dtype: those that graphs allocated here, for this stream. Their memory
+    is kept by nobody else from now on."""
     found: OldGrads = {}
     for p in parameters:
         grad = p.grad
-        if grad is not None and _streams.get(grad) == stream:
+        made = _made.get(grad) if grad is not None else None
+        if made is not None and made[0] == stream:
+            keeper = made[1]()
+            if keeper is not None:
+                keeper.let_go(grad.untyped_storage())
             found.setdefault((grad.shape, grad.stride(), grad.dtype), []).append(weakref.ref(grad))
     return found
 
 
+def nobody() -> None:
+    """The weak reference of tensors whose memory is not kept."""
+
+
 class GradMemory:
-    """Allocates an output of a graph that may be a gradient."""
+    """Allocates an output of a graph that may be a gradient. new: allocates new memory, or, where the program lets go of its
+    gradients between two calls, that of an earlier output."""
 
     def __init__(self, new: Callable[[tuple, tuple], torch.Tensor], plain: torch.Tensor) -> None:
         self.new, self.plain = new, plain
+        self.keeper: Callable[[], LargeOutput | None] = weakref.ref(new) if isinstance(new, LargeOutput) else nobody
 
     def __call__(self, shape: tuple, stride: tuple, old: OldGrads, on: int) -> torch.Tensor:
         """The tensor, in the memory of one of `old`, or in new memory. on: the current stream."""
         made = self.again(shape, stride, old)
-        if made is None:
-            made = self.new(shape, stride)
-        _streams.set(made, on)
+        if made is not None:
+            _made.set(made, (on, nobody))
+            return made
+        made = self.new(shape, stride)
+        _made.set(made, (on, self.keeper))
         return made
 
     def again(self, shape: tuple, stride: tuple, old: OldGrads) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -130,3 +131,10 @@ class LargeOutput:
         self.kept.append(found)
         del self.kept[: -self.KEPT]
         return made
+
+    def let_go(self, storage: torch.UntypedStorage) -> None:
+        """Keep this memory no longer."""
+        for row in list(self.kept):
+            if row.storage._cdata == storage._cdata:
+                with contextlib.suppress(ValueError):  # another thread has just taken it
+                    self.kept.remove(row)

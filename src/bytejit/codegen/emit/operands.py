@@ -153,8 +153,9 @@ class Operands:
             self.bind("current_stream", self.stream())
             large = [i for i in self.replaced if self.is_large(self.plan.inputs[i])]
             self.head += ["on = current_stream()", f"old = old_grads(({''.join(f'p{i}, ' for i in large)}), on)"]
-        maker = self.maker(torch_dtype(b.dtype))
-        return self.bind(f"new_{b.dtype}_grad", GradMemory(maker, maker((0,), (1,))))
+        new = self.output_maker(b)
+        of = name if isinstance(new, LargeOutput) else b.dtype
+        return self.bind(f"new_{of}_grad", GradMemory(new, self.maker(torch_dtype(b.dtype))((0,), (1,))))
 
     def is_large(self, name: str | None) -> bool:
         """Whether a gradient of an input is worth the search for its memory."""
@@ -167,11 +168,14 @@ class Operands:
 
     def allocator(self, name: str, b: Buffer) -> str:
         """The name of the function that allocates an output."""
-        dtype = torch_dtype(b.dtype)
-        size = extent(b)
-        if self.plan.target == "cpu" and isinstance(size, int) and size >= LARGE:
-            return self.bind(f"new_{name}", LargeOutput(self.maker(dtype), dtype))
-        return self.bind(f"new_{b.dtype}", self.maker(dtype))
+        new = self.output_maker(b)
+        return self.bind(f"new_{name if isinstance(new, LargeOutput) else b.dtype}", new)
+
+    def output_maker(self, b: Buffer) -> Callable:
+        """The function that allocates an output. That of a large output keeps memory, so each has its own."""
+        dtype, size = torch_dtype(b.dtype), extent(b)
+        large = self.plan.target == "cpu" and isinstance(size, int) and size >= LARGE
+        return LargeOutput(self.maker(dtype), dtype) if large else self.maker(dtype)
 
     def view(self, v: View) -> str:
         """The text of a view of a buffer, as a tensor."""
