@@ -212,6 +212,50 @@ def test_one_recording_is_enough(device: Pretended, between: Between) -> None:
     assert max(made) == 1, made
 
 
+# ---- calls that fail ------------------------------------------------------------------------------------------------
+def reads_a_row(table: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return table[at].sum()
+
+
+def factors(table: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.cholesky(torch.eye(4) * (3 - at)).sum()
+
+
+def divides(table: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return (at // (at - 7)).sum()
+
+
+@pytest.mark.parametrize("fails", [reads_a_row, factors, divides], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_a_call_that_fails(fails: Callable, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of the step before are there, as in eager"""
+    monkeypatch.setattr(operands, "GRAD_LEAST", 0)
+
+    def step(table: nn.Parameter, w: nn.Parameter, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        loss = (x @ w).relu().sum() + (table * x[0, 0]).square().sum()
+        more = fails(table, x, at) if when == "before" else 0
+        new = torch.autograd.grad(loss, (table, w))
+        more = fails(table, x, at) if when == "between" else more
+        table.grad, w.grad = new
+        return (loss + more + (fails(table, x, at) if when == "after" else 0)).detach()
+
+    def seen(fn: Callable) -> list:
+        torch.manual_seed(0)
+        table, w, out = nn.Parameter(torch.randn(5, 6)), nn.Parameter(torch.randn(4, 4)), []
+        for turn in range(3):
+            out.append(fn(table, w, torch.randn(3, 4), torch.tensor(turn)))
+        with pytest.raises((IndexError, RuntimeError)) as raised:
+            fn(table, w, torch.randn(3, 4), torch.tensor(7))
+        return [*out, table.grad, w.grad], raised.type
+
+    want = seen(step)
+    for _ in range(2):  # planned now, and read from disk
+        got = seen(bytejit.compile(step))
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1] is want[1]
+        bytejit.reset()
+
+
 # ---- large gradients on a CPU -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("lets_go", [(), range(20), range(4, 9)], ids=["never", "always", "a while"])
 def test_memory_of_large_gradients(lets_go: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,10 @@ class CudaPrinter(CallPrinter):
         """Whether the local of a dead tensor is kept to the end: never, because the stream keeps the order."""
         return False
 
+    def raises(self, run: LaunchRow) -> bool:
+        """Whether launches raise within the call: a GPU reports errors in a later one."""
+        return False
+
     def run(self, row: LaunchRow, fns: tuple[Callable, Callable]) -> None:
         """One row of launches."""
         n = self.order[row.steps[0]]

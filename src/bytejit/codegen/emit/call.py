@@ -152,6 +152,7 @@ class CallPrinter(Operands):
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
         for i, step in enumerate(self.plan.steps):
+            self.at = i
             if isinstance(step, ExternCall):
                 self.extern(step)
             elif i in self.runs:

@@ -11,7 +11,7 @@ import torch
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import Buffer, View
 from bytejit.codegen.loops.memory import extent
-from bytejit.codegen.loops.plan import Call, Plan
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
 from bytejit.common.dtypes import torch_dtype
 from bytejit.errors import Bug
@@ -45,6 +45,10 @@ class Operands:
     ) -> None:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.replaced = replaced
+        self.at = 0  # the step that is printed
+        libraries = [i for i, s in enumerate(plan.steps) if isinstance(s, ExternCall) and s.extern.reason != "library"]
+        raising = [run.steps[0] for run in source.runs if self.raises(run)]
+        self.safe_from = max([*libraries, *raising], default=-1) + 1  # the first step behind all that may fail
         self.lines: list[str] = []
         self.head: list[str] = []  # runs before `lines`
         self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> the function, and its name in a profiler
@@ -140,11 +144,16 @@ class Operands:
         return self.text[buffer]
 
     def may_replace(self, b: Buffer) -> bool:
-        """Whether an output may be a gradient that takes the place of another: as large as one that dies."""
-        if not self.replaced or not self.is_large(b.name):
+        """Whether an output may be a gradient that takes the place of another: as large as one that dies. Where a step may still
+        fail, the program may see the old gradients again."""
+        if not self.replaced or self.at < self.safe_from or not self.is_large(b.name):
             return False
         names = (self.plan.inputs[i] for i in self.replaced)
         return any(name is not None and same_kind(self.plan.buffers[name], b) for name in names)
+
+    def raises(self, run: Any) -> bool:
+        """Whether a run of kernels raises within the call for the values that it reads."""
+        return run.raises
 
     def grad_allocator(self, name: str, b: Buffer) -> str:
         """The name of what allocates such an output. The head of the function looks for the gradients that die."""
