@@ -481,3 +481,36 @@ def test_modules_by_name():
 def test_names_compared():
     """Text that changes, compared with constants"""
     return lambda x, name: x + 1 if name == "a3" else x * 2 if name != "a9" and name < "a5" else x - 1
+
+
+TEXTS = (*NAMES[:6], "a", "", "b7", "a13", "zz")
+
+
+@program(F(3), Turn(*TEXTS), Turn(1, 0, -1, 2, 1, 0, 3, -1, -4, 1, 0), calls=11)
+def test_letters_that_are_not_there():
+    """A place in text that changes: what raises is caught where the program catches it"""
+
+    def f(x, text, k):
+        found, seen = [], []
+        for pick in (lambda: text[1], lambda: text[k], lambda: "{0[1]}".format(text), lambda: "%c" % text):
+            seen.append(1)
+            try:
+                found.append(pick())
+            except (IndexError, TypeError) as e:
+                found.append(type(e).__name__)
+        return x + len(seen), found
+
+    return f
+
+
+@program(F(3), Turn(0.5, 1.5, 2.25, math.inf, 7.5, math.nan, -3.5, -math.inf, 4.5), calls=9)
+def test_floats_written_as_integers():
+    """%d of floats that change, some of which are no integers"""
+
+    def f(x, v):
+        try:
+            return x + 1, "%d%% of %s, %f" % (v, v, v)
+        except (ValueError, OverflowError) as e:
+            return x - 1, str(e)
+
+    return f

@@ -65,6 +65,12 @@ def asked_of_results(z):
     return z * made, again, known, made.imag.sum() if made.is_conj() else made, [p.is_conj() for p in parts]
 
 
+def asked_of_operators(z):
+    w = z * 2
+    flips = torch._conj, torch.conj, torch.adjoint, torch.ops.aten._conj, torch.ops.aten.conj.default, torch.ops.aten.matrix_H
+    return [(f(w).is_conj(), f(f(w)).is_conj(), f(w).resolve_conj()) for f in flips]
+
+
 def read_only(z):
     return z.conj() * z, (z.mH @ z).abs(), z.conj().imag + 1, z.conj().conj() + 1
 
@@ -80,6 +86,7 @@ PROGRAMS = [
     negated_written,
     resolved,
     asked_of_results,
+    asked_of_operators,
     read_only,
 ]
 

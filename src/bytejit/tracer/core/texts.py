@@ -3,6 +3,7 @@ a message that names the step must not cost a compile a step."""
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -13,8 +14,9 @@ from .open_values import OpenVar
 from .values import Known, SeqVar, SymVar, Var
 
 PLAIN = (int, float, bool, str, type(None))
-# formats that raise for some numbers only (a character, a width)
-BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{")
+# formats that raise for some numbers or texts only (a character, a width, a letter at a place)
+BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{|\{[^{}:!]*\[")
+CONVERSION = re.compile(r"%[^a-zA-Z%]*([a-zA-Z%])")
 
 
 class TextVar(Known):
@@ -60,12 +62,15 @@ def joined_by(between: str, *parts: str) -> str:
 
 def text_of(function: Callable[..., str], args: Sequence[Var], kwargs: Mapping[str, Var] | None = None) -> TextVar | None:
     """What a pure function that makes text gives. None where nothing among its arguments changes between calls, where one is
-    no number or text, and where the function raises: then it is for who looks at the constants."""
+    no number or text, and where the function raises, or may for other
+    values: then it is for who looks at the constants."""
     kwargs = kwargs or {}
     given = [*args, *kwargs.values()]
     if not any(map(changes, given)) or not all(map(is_plain, given)):
         return None
     if any(type(a) is Known and isinstance(a.obj, str) and BY_VALUE.search(a.obj) for a in given):
+        return None
+    if function is operator.mod and rounds(hint(args[0]), hint(args[1])):
         return None
     if function is str.format and type(args[0]) is TextVar:  # what it asks for may not be given
         return None
@@ -76,6 +81,12 @@ def text_of(function: Callable[..., str], args: Sequence[Var], kwargs: Mapping[s
     except Exception:  # raised again, with the program's line, by who looks at the constants
         return None
     return TextVar(function, tuple(args), dict(kwargs))
+
+
+def rounds(form: str, given: Any) -> bool:
+    """Whether `form % given` writes a float as an integer, which raises for nan and inf."""
+    kinds = [kind for kind in CONVERSION.findall(form) if kind != "%"]
+    return any(k in "diu" and type(x) is float for k, x in zip(kinds, given if isinstance(given, tuple) else (given,)))
 
 
 def changes(v: Var) -> bool:

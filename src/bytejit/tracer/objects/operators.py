@@ -30,6 +30,7 @@ from bytejit.tracer.core.values import (
     Var,
     expect,
 )
+from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup
@@ -128,7 +129,7 @@ class Operators(Component):
             return text_of(operator.add, [a, b])
         if name == "mod" and type(a) is Known and type(a.obj) is str:
             row = SeqVar(list(map(self.t.values.real, b.items)), tuple) if isinstance(b, SeqVar) and b.cls is tuple else b
-            return text_of(operator.mod, [a, row])
+            return text_of(operator.mod, [a, row]) or call_anew(self.t, operator.mod, [a, row])
         return None
 
     def overloads(self, v: Var) -> bool:

@@ -6,6 +6,7 @@ import builtins
 import collections
 import operator
 import types
+from typing import Any
 
 import torch
 
@@ -30,6 +31,7 @@ from bytejit.tracer.core.values import (
     expect,
 )
 from bytejit.tracer.core.versions import CONTAINER
+from bytejit.tracer.sizes.called_anew import call_anew
 
 from .changing_keys import lacks, picked
 from .class_facts import class_lookup
@@ -96,7 +98,7 @@ class Subscripts(Component):
         if isinstance(container, ArrayVar):
             return self.t.numpy_arrays.array_call(operator.getitem, [container, key])
         if isinstance(container, Known):
-            return part_of_text(container, key) or self._known_item(container, key)
+            return part_of_text(self.t, container, key) or self._known_item(container, key)
         if isinstance(container, InstanceVar):
             if container.cls in FORMS and container.real is not None:
                 return self._known_item(container, key)
@@ -364,14 +366,14 @@ class Subscripts(Component):
         return SetVar(elements(self.t, self.t.iteration.iterate(v)))
 
 
-def part_of_text(text: Known, key: Var) -> Var | None:
+def part_of_text(t: Any, text: Known, key: Var) -> Var | None:
     """A letter or a part of text that changes between calls; None for other text, and where its constants say more."""
     if type(text) is not TextVar:
         return None
     if isinstance(key, SliceVar):
         parts = [p for p in key.parts if type(p) is Known]
         return text_of(cut, [text, *parts]) if len(parts) == len(key.parts) else None
-    return text_of(operator.getitem, [text, key])
+    return call_anew(t, operator.getitem, [text, key])  # raises for some texts: known before the graph runs
 
 
 def cut(text: str, start: int | None, stop: int | None, step: int | None) -> str:

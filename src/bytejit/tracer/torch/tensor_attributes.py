@@ -145,7 +145,7 @@ def is_view(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     raise Break("whether a tensor of the region is a view")
 
 
-FLIPS = frozenset(("conj", "mH", "H", "adjoint"))
+FLIPS = frozenset(("conj", "_conj", "mH", "H", "adjoint", "matrix_H"))
 
 
 def is_read_conjugated(node: fx.Node) -> bool:
@@ -161,7 +161,7 @@ def is_read_conjugated(node: fx.Node) -> bool:
         name = str(node.args[1])
     if len(bases) > 1 or not isinstance(bases[0].meta["val"], Fake) or not bases[0].meta["val"].is_complex():
         raise Break("whether a complex tensor of the region is conjugated when it is read")
-    return is_read_conjugated(bases[0]) is not (name in FLIPS)
+    return is_read_conjugated(bases[0]) is not (name.partition(".")[0] in FLIPS)
 
 
 def fakes_in(value: object) -> list[Fake]:
