@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -194,3 +196,19 @@ def test_transposed_convolutions_in_evaluation(kind: str, freeze: bool, layout: 
             torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
     assert compiled(x).stride() == expected.stride()
     assert not bytejit.counters["fallbacks"], bytejit.counters
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("fn", [lambda x: x[0].expand_as(x) * x, lambda x: x * x[:, 1:2]])
+def test_strides_that_are_symbols_reach_the_backward_pass(fn: Callable) -> None:
+    """Inputs with gaps of sizes that change, read again by the backward pass"""
+    compiled = bytejit.compile(fn)
+    given = torch.randn(8, 6, 4).permute(2, 1, 0), torch.randn(9, 7, 5).permute(2, 1, 0)
+    gaps = torch.randn(4, 7, 5)[::2].permute(0, 2, 1), torch.randn(9, 5, 6)[::3].permute(0, 2, 1)
+    for t in (*given, *gaps):
+        x, y = t.detach().requires_grad_(), t.detach().requires_grad_()
+        fn(x).square().sum().backward()
+        compiled(y).square().sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+        assert y.grad is not None and x.grad is not None and y.grad.stride() == x.grad.stride()
+    assert not bytejit.counters["fallbacks"]

@@ -123,7 +123,7 @@ class _Partition:
         read = dict.fromkeys([*read, *taken])
         saved_inputs = [n for n in self.inputs if n in read and n in self.lent and isinstance(n.meta.get("spec"), Spec)]
         saved = self.values_to_save(read, self.held(saved_inputs))
-        numbers = self.numbers([*back, *shown])
+        numbers = self.numbers([*back, *shown], [*saved_inputs, *saved])
         sizes, layouts = self.layouts()
         forward = self.forward_graph(ahead, saved, (*numbers.values(), *sizes))
         backward, grads = self.backward_graph(back, saved_inputs, saved, numbers)
@@ -228,15 +228,15 @@ class _Partition:
             return False
         return not isinstance(n.meta.get("spec"), Spec) or is_view(n.target) or not n.all_input_nodes and not acts(n)
 
-    def numbers(self, nodes: Iterable[fx.Node]) -> dict[str, OutputNumber]:
-        """The symbolic sizes and floats that the backward graph uses, by name."""
+    def numbers(self, nodes: Iterable[fx.Node], given: Iterable[fx.Node]) -> dict[str, OutputNumber]:
+        """The symbolic sizes and floats that the backward graph uses, by name. given: what it takes, with such strides too."""
         found: dict[str, OutputNumber] = {}
-        floats = {
-            n.meta["spec"].symbol: OutputNumber(n.meta["spec"]) for n in self.inputs if isinstance(n.meta.get("spec"), Real)
-        }
-        sizes = {name: s for n in self.inputs for name, s in symbols_of(n.meta.get("spec")).items()}
+        specs = [n.meta.get("spec") for n in self.inputs]
+        floats = {spec.symbol: OutputNumber(spec) for spec in specs if isinstance(spec, Real)}
+        sizes = {name: s for spec in specs for name, s in symbols_of(spec).items()}
         spoken = [(n.args, n.kwargs, n.meta.get("spec")) for n in nodes] + [self.gradients]
-        for name in sorted({name for x in (*spoken, self.joint.tangents) for name in names_in(x)}):
+        strides = [n.meta["spec"].stride for n in given if isinstance(n.meta.get("spec"), Spec)]
+        for name in sorted({name for x in (*spoken, self.joint.tangents, strides) for name in names_in(x)}):
             found[name] = floats[name] if name in floats else OutputNumber(ix.index(sizes[name]))
         return found
 
