@@ -12,8 +12,9 @@ from torch import nn
 
 import bytejit
 from bytejit.codegen.emit import operands
-from bytejit.codegen.emit.grad_memory import GradMemory
+from bytejit.codegen.emit.grad_memory import GradMemory, old_grads
 from bytejit.common.holders import is_only_a_grad
+from bytejit.kernels import other_streams
 from tests.kernels.test_training_recordings import Net, Pretended, data
 
 Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, int], object]
@@ -294,3 +295,22 @@ def test_a_gradient_that_only_its_parameter_holds() -> None:
         assert not is_only_a_grad(p, place(own)), held
         del held
         assert is_only_a_grad(p, place(own))
+
+
+def test_a_gradient_that_another_stream_works_on_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which nobody but the allocator knows, once the program has let go of it."""
+    monkeypatch.setattr(operands, "GRAD_LEAST", 0)
+    other_streams.interposed()
+    compiled, model = bytejit.compile(step, fullgraph=True), Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    for turn in range(3):
+        compiled(model, optimizer, data(turn), turn)
+    weight = model.first.weight
+    for streamed in (False, True):
+        before = weight.grad.data_ptr()
+        if streamed:
+            with pytest.raises(NotImplementedError, match="CPU"):  # noted on its way to the tensor's own device
+                weight.grad.record_stream(torch.Stream(stream_id=3, device_index=0, device_type=1))
+        assert bool(old_grads([weight], 0)) is not streamed
+        compiled(model, optimizer, data(5), 5)
+        assert (weight.grad.data_ptr() == before) is not streamed

@@ -27,7 +27,7 @@ from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.codegen.ops.extern import FAST
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import report_of
-from bytejit.kernels import build_triton, cuda_launch, flex_triton, interpret, matmul_triton
+from bytejit.kernels import build_triton, cuda_launch, flex_triton, interpret, matmul_triton, other_streams
 from bytejit.kernels.build_cpp import ahead
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Tuner
@@ -104,6 +104,8 @@ def compile_plan_cuda(
 
     `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
     """
+    if replaced and device.type == "cuda":
+        other_streams.interposed()
     source = source or printed(plan, device)
     rows = rows_of(plan, source)
     files: tuple[str, ...] = ()

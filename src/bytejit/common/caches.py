@@ -7,6 +7,7 @@ GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel a
 GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
 GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
 GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
+STREAMED   owner: kernels.other_streams  size: one number an address of memory that a second stream used   cleared: never
 GPU_CALLERS  owner: kernels.cuda_graphs  size: one number a thread that calls graphs of a GPU   cleared: reset()
 COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
 MEMORY     owner: kernels.disk        size: the entries of each unusable cache folder   cleared: never
@@ -33,6 +34,7 @@ GPU_KERNELS: dict[tuple[str, int], object] = {}
 GRAPH_POOLS: weakref.WeakValueDictionary[tuple[int, int], object] = weakref.WeakValueDictionary()
 GRAPH_STREAMS: dict[tuple[int, int], object] = {}
 GRAPH_OUTPUTS: dict[int, weakref.ref] = {}
+STREAMED: set[int] = set()
 GPU_CALLERS: set[int] = set()
 COMPILERS: dict[str, object] = {}
 MEMORY: dict[str, dict[str, bytes]] = {}

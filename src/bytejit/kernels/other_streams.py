@@ -14,7 +14,7 @@ from bytejit.common import caches
 
 def watch(storages: tuple[int, ...], owner: Any) -> None:
     """As long as `owner` lives, each stream that is recorded for one of these storages is added to `owner.others`."""
-    _interposed()
+    interposed()
     ref = weakref.ref(owner)
     for s in storages:
         caches.GRAPH_OUTPUTS[s] = ref
@@ -36,13 +36,15 @@ def _forget(storages: tuple[int, ...], ref: Any) -> None:
 
 
 @functools.cache
-def _interposed() -> torch.library.Library:
+def interposed() -> torch.library.Library:
     """A kernel in front of the devices' own kernels: it notes the stream and calls them."""
     op = torch.ops.aten.record_stream.default
     further = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def noted(keys: Any, tensor: torch.Tensor, stream: torch.Stream) -> None:
-        ref = caches.GRAPH_OUTPUTS.get(tensor.untyped_storage()._cdata) if torch._C._has_storage(tensor) else None
+        storage = tensor.untyped_storage()._cdata if torch._C._has_storage(tensor) else 0
+        caches.STREAMED.add(storage)
+        ref = caches.GRAPH_OUTPUTS.get(storage)
         owner = ref() if ref is not None else None
         if owner is not None:
             owner.others.append(stream)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from bytejit.common import caches
 from bytejit.common.holders import is_lone
 from bytejit.common.identity import IdentityMap
 
@@ -24,13 +25,13 @@ _made: IdentityMap[tuple[int, Callable[[], LargeOutput | None]]] = IdentityMap()
 
 
 def old_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
-    """What `.grad` of parameters is, by shape, strides and dtype: those that graphs allocated here, for this stream. Their memory
-    is kept by nobody else from now on."""
+    """What `.grad` of parameters is, by shape, strides and dtype: those that graphs allocated here, for this stream, and that no
+    other stream works on. Their memory is kept by nobody else from now on."""
     found: OldGrads = {}
     for p in parameters:
         grad = p.grad
         made = _made.get(grad) if grad is not None else None
-        if made is not None and made[0] == stream:
+        if grad is not None and made is not None and made[0] == stream and grad.untyped_storage()._cdata not in caches.STREAMED:
             keeper = made[1]()
             if keeper is not None:
                 keeper.let_go(grad.untyped_storage())
