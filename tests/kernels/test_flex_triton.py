@@ -215,7 +215,7 @@ def test_the_operator_without_functions() -> None:
 @NOTHING
 @pytest.mark.parametrize("d, dtype", [(64, torch.bfloat16), (256, torch.float16), (64, torch.float32)])
 def test_it_compiles_for_a_gpu(monkeypatch, problems, tmp_path, d, dtype):
-    check(monkeypatch, problems, operands(), score=from_table, mask=within)
+    check(monkeypatch, problems, operands(n=32), score=from_table, mask=within)
     shape = 2, 16, 2048, d
     x = shape, (16 * 2048 * d, 2048 * d, d, 1), dtype
     few, at = ((1, 1, 16), (16, 16, 1), torch.int32), ((1, 1, 16, 16), (256, 256, 16, 1), torch.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -16,6 +16,14 @@ from bytejit.common import registry
 from bytejit.runtime import function
 from bytejit.runtime.dispatch import SiteState
 from bytejit.tracer.core import frame
+
+
+@pytest.fixture(autouse=True)
+def collects_only_its_own() -> Iterator[None]:
+    """What other tests left is not looked at: a collection takes a tenth of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @bytejit.disable
