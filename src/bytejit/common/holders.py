@@ -33,8 +33,12 @@ def holders_of(tensor: Callable[[], torch.Tensor | None]) -> Holders:
     """How many hold a tensor in C++ and in Python, and its memory in C++ and in Python."""
     t = tensor()
     assert t is not None
-    storage = t.untyped_storage()
-    return t._use_count(), sys.getrefcount(t), torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
+    return t._use_count(), sys.getrefcount(t), *holders_of_memory(t.untyped_storage())
+
+
+def holders_of_memory(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """How many hold a storage in C++, and in Python."""
+    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
 
 
 @functools.cache

@@ -115,6 +115,13 @@ def on_cpu(t: torch.Tensor) -> bool:
     return t.device.type != "cuda"
 
 
+def copied_apart(some: Sequence, others: Sequence, large: bool = False) -> bool:
+    """Whether some outputs are handed out as copies: where they are small beside the others (large: whatever their size), and
+    share no memory with these, as writes to it must be seen."""
+    own, held = bytes_held(some), bytes_held(others)
+    return (large or SMALL * sum(own.values()) <= sum(held.values())) and own.keys().isdisjoint(held)
+
+
 def bytes_held(outputs: Sequence) -> dict[int, int]:
     """The bytes of each storage that outputs lie in."""
     return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in outputs if isinstance(t, torch.Tensor)}
@@ -332,10 +339,10 @@ class Replayer:
         """The outputs that are handed out as copies by every recording: small ones beside gradients. Who keeps the loss of one
         step while the next one runs would keep the memory of its gradients."""
         grads = {o for o, _ in self.policy.new_grads}
-        held = bytes_held([outputs[o] for o in grads])
-        own = bytes_held([t for o, t in enumerate(outputs) if o not in grads])
-        few = SMALL * sum(own.values()) <= sum(held.values())
-        return frozenset(range(len(outputs))) - grads if grads and few and own.keys().isdisjoint(held) else frozenset()
+        others = [t for o, t in enumerate(outputs) if o not in grads]
+        if not grads or not copied_apart(others, [outputs[o] for o in grads]):
+            return frozenset()
+        return frozenset(range(len(outputs))) - grads
 
     def outside(self, lane: Lane) -> Outside:
         """Where a recording's memory is taken."""

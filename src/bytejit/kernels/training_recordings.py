@@ -20,7 +20,7 @@ import torch
 from bytejit.kernels.cuda_recording import Recording
 
 from .cuda_capture import Outside, Pool, side_of
-from .cuda_graphs import SMALL, InputsState, Lane, Policy, Replayer, bytes_held
+from .cuda_graphs import InputsState, Lane, Policy, Replayer, copied_apart
 
 
 @dataclass
@@ -64,10 +64,8 @@ class ForwardReplayer(Replayer):
     def copied(self, outputs: Sequence) -> frozenset[int]:
         """Results, where copies cost little: a program often keeps those of one step while the next one runs. Results that share
         memory with saved values are not copied, as writes to them must be seen."""
-        results = outputs[: self.passes.results]
-        own, held = bytes_held(results), bytes_held(outputs[self.passes.results :])
-        few = self.lends or SMALL * sum(own.values()) <= sum(held.values())
-        return frozenset(range(len(results))) if few and own.keys().isdisjoint(held) else frozenset()
+        results, saved = outputs[: self.passes.results], outputs[self.passes.results :]
+        return frozenset(range(len(results))) if copied_apart(results, saved, self.lends) else frozenset()
 
     def recorded(self, lane: Lane, state: InputsState, inputs: Sequence, copies: bool) -> Recording | None:
         """As every recording, and known to the backward pass. Before saved values are copied, results alone are."""

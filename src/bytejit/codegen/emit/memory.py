@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
 
 from bytejit.codegen.loops.ir import View
 from bytejit.common import large_pages
+from bytejit.common.holders import holders_of_memory
 
 LARGE = 32 << 20  # bytes: the C library returns a freed block of this size to the system, and new pages are slow
 
@@ -91,7 +91,7 @@ class OutputMemory:
 
     def holders(self) -> tuple[int, int]:
         """The numbers of references in C++, and in Python."""
-        return torch._C._storage_Use_Count(self.storage._cdata), sys.getrefcount(self.storage)
+        return holders_of_memory(self.storage)
 
     def is_free(self) -> bool:
         """Whether nothing else refers to it."""
