@@ -174,7 +174,8 @@ class Comparer:
         for what in ("dtype", "device", "layout", "requires_grad", "is_leaf"):
             self._equal(getattr(a, what), getattr(b, what), f"{where}.{what}")
         self._equal(tuple(a.shape), tuple(b.shape), f"{where}.shape")
-        self._equal(a.is_inference(), b.is_inference(), f"{where}.is_inference()")
+        for asked in ("is_inference", "is_conj", "is_neg"):
+            self._equal(getattr(a, asked)(), getattr(b, asked)(), f"{where}.{asked}()")
         if a.layout is torch.strided and not a.is_quantized:
             self._equal(a.stride(), b.stride(), f"{where}.stride()")
             self._equal(a.storage_offset(), b.storage_offset(), f"{where}.storage_offset()")

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import bytejit
+
 from .harness import Rand, check
 
 
@@ -75,7 +77,13 @@ def read_only(z):
     return z.conj() * z, (z.mH @ z).abs(), z.conj().imag + 1, z.conj().conj() + 1
 
 
+def returned(z):
+    w, v = z * 2, z + 1
+    return (z + 2).conj(), (z * 3)[:, ::2].conj(), w, w.conj().imag, w.mH[1:], v.conj().T, z.conj()[0], (z - 1).conj().conj().imag
+
+
 PROGRAMS = [
+    returned,
     outputs,
     asked,
     views,
@@ -104,11 +112,21 @@ def test_views_that_are_conjugated_when_they_are_read(fn, backend):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_reading_them_is_part_of_the_kernels(grad):
-    import bytejit
-
     z = torch.randn(3, 4, dtype=torch.complex64).requires_grad_(grad)
     compiled = bytejit.compile(lambda z: torch.view_as_real(z.conj() * z + z.conj()).sum(), fullgraph=True)
     torch.testing.assert_close(compiled(z), torch.view_as_real(z.conj() * z + z.conj()).sum())
     if grad:
         compiled(z).backward()
+    assert not bytejit.counters["fallbacks"]
+
+
+def test_results_that_are_conjugated_have_gradients():
+    def run(f):
+        z = torch.arange(12.0).view(3, 4).mul(1 + 2j).requires_grad_()
+        made = f(z)
+        torch.view_as_real(sum(x.sum() * (k + 1j) for k, x in enumerate(made))).sum().backward()
+        return [(x.is_conj(), x.is_neg(), x.stride(), x.resolve_conj().resolve_neg()) for x in made], z.grad
+
+    compiled = bytejit.compile(returned, fullgraph=True)
+    torch.testing.assert_close(run(compiled), run(returned))
     assert not bytejit.counters["fallbacks"]

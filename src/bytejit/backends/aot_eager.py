@@ -11,14 +11,14 @@ from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common.graph_info import info_of, report_of
 
-from .set_data import apart_from_sets
+from .flipped_views import in_plain_parts
 from .surround import counted, fakes_of, guarded, not_normalised, through_torch, without_autocast
 from .training import trained
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     """The normalised ATen graph, run by torch."""
-    return apart_from_sets(gm, _aot_eager)
+    return in_plain_parts(gm, _aot_eager)
 
 
 def _aot_eager(gm: torch.fx.GraphModule) -> Callable:

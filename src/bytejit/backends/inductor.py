@@ -26,7 +26,7 @@ from bytejit.options import Options
 
 from .compiled import Compiled
 from .devices import CPU, made, target_of
-from .set_data import apart_from_sets
+from .flipped_views import in_plain_parts
 from .surround import counted, fakes_of, guarded, not_normalised, through_torch, without_autocast
 from .target import Target
 
@@ -46,7 +46,7 @@ def named_target(gm: torch.fx.GraphModule, example_inputs: list, name: str) -> C
 
 def compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list, reason: str) -> Callable:
     """The graph's callable. reason: why the target has no kernels for it, if it has none."""
-    return apart_from_sets(gm, partial(_compile_for, target, example_inputs=example_inputs, reason=reason))
+    return in_plain_parts(gm, partial(_compile_for, target, example_inputs=example_inputs, reason=reason))
 
 
 def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list, reason: str) -> Callable:

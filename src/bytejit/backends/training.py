@@ -25,7 +25,7 @@ from bytejit.common.torch_controls import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
 
-from .set_data import apart_from_sets
+from .flipped_views import in_plain_parts
 from .surround import counted, fakes_of, guarded, not_normalised, through_torch
 
 Build = Callable[[fx.GraphModule, Aten], Callable]
@@ -50,7 +50,7 @@ def either(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> C
 
 def from_aten(gm: fx.GraphModule, build: Build) -> Callable:
     """The callable of a traced graph; `build` compiles each ATen graph. Runs through torch where there is no ATen graph."""
-    return apart_from_sets(gm, partial(_from_aten, build=build))
+    return in_plain_parts(gm, partial(_from_aten, build=build))
 
 
 def _from_aten(gm: fx.GraphModule, build: Build) -> Callable:

@@ -45,6 +45,16 @@ def parts_of(node: torch.fx.Node) -> tuple[torch.fx.GraphModule, ...]:
     return node.target.parts if isinstance(node.target, GraphCall) else ()
 
 
+# functions and attributes that make a view of a complex tensor which torch conjugates when it is read
+FLIPS = frozenset(("conj", "_conj", "mH", "H", "adjoint", "matrix_H"))
+
+
+def called_name(node: torch.fx.Node) -> str:
+    """The name of the function that a node calls, or of the attribute that it reads."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return str(node.args[1] if name == "getattr" else name).partition(".")[0]
+
+
 def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
     """`x.data = value`."""
     x.data = value

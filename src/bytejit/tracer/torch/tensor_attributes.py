@@ -7,7 +7,7 @@ import types
 import torch
 from torch import fx
 
-from bytejit.common.graph_calls import set_data
+from bytejit.common.graph_calls import FLIPS, called_name, set_data
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake
 from bytejit.guards.sources import Attr, Called, TensorGrad
@@ -145,9 +145,6 @@ def is_view(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     raise Break("whether a tensor of the region is a view")
 
 
-FLIPS = frozenset(("conj", "_conj", "mH", "H", "adjoint", "matrix_H"))
-
-
 def is_read_conjugated(node: fx.Node) -> bool:
     """Whether a complex value is a view that torch conjugates when it is read. Raises: Break where that is not known."""
     fake = node.meta.get("val")
@@ -156,12 +153,9 @@ def is_read_conjugated(node: fx.Node) -> bool:
     bases = [n for n in node.all_input_nodes if any(v.m.store is fake.m.store for v in fakes_in(n.meta.get("val")))]
     if not bases:
         return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name == "getattr":
-        name = str(node.args[1])
     if len(bases) > 1 or not isinstance(bases[0].meta["val"], Fake) or not bases[0].meta["val"].is_complex():
         raise Break("whether a complex tensor of the region is conjugated when it is read")
-    return is_read_conjugated(bases[0]) is not (name.partition(".")[0] in FLIPS)
+    return is_read_conjugated(bases[0]) is not (called_name(node) in FLIPS)
 
 
 def fakes_in(value: object) -> list[Fake]:

@@ -1,0 +1,106 @@
+"""Graphs that return views which are conjugated or negated when they are read.
+
+No kernel makes such a view. The graph returns what they view, and torch makes the views behind it: they share memory with what is
+written, and their bits, strides and gradients are eager's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.mutation import RESHAPING
+from bytejit.common.graph_calls import FLIPS, called_name
+from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_modules import module_of
+from bytejit.fake.tensor import Fake, was_written
+
+from .set_data import apart_from_sets
+
+_RESHAPES = frozenset(name.removeprefix("aten::") for name in (*RESHAPING, "aten::resize_", "aten::set_"))
+
+
+def in_plain_parts(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
+    """The callable that `compile` makes of a graph, which neither sets data nor returns flipped views itself."""
+    return apart_from_sets(gm, partial(apart_from_flips, compile=compile))
+
+
+def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
+    """The callable that `compile` makes of a graph without the flipped views among its results."""
+    wanted = list(gm.graph.nodes)[-1].args[0]
+    info = info_of(gm)
+    if not isinstance(wanted, tuple) or info.inference is not None or info.grads_off and not info.needs_grad:
+        return compile(gm)
+    chains = {k: chain for k, n in enumerate(wanted) if isinstance(n, fx.Node) and (chain := chain_of(n))}
+    if not chains or any(called_name(n) in _RESHAPES for n in gm.graph.nodes):
+        return compile(gm)
+    call = compile(without(gm, wanted, chains))
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    given = {k: placeholders.index(chain[0].args[0]) for k, chain in chains.items() if chain[0].args[0] in placeholders}
+
+    def viewing(*inputs: Any) -> Any:
+        found = list(call(*inputs))
+        made: dict[fx.Node, Any] = {}
+        for k, chain in chains.items():
+            x = inputs[given[k]] if k in given else found[k]
+            for n in chain:
+                x = made[n] = made[n] if n in made else step(n, x)
+            found[k] = x
+        return tuple(found)
+
+    report = report_of(gm)
+    if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
+        report.writes_last = weakref.ref(viewing)
+    return viewing
+
+
+def without(gm: fx.GraphModule, wanted: tuple, chains: dict[int, list[fx.Node]]) -> fx.GraphModule:
+    """The graph that returns what the chains begin with; nothing where that is an input."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for n in list(gm.graph.nodes)[:-1]:
+        env[n] = graph.node_copy(n, env.__getitem__)
+    bases = [chains[k][0].args[0] if k in chains else n for k, n in enumerate(wanted)]
+    shown = [None if k in chains and n.op == "placeholder" else n for k, n in enumerate(bases)]
+    graph.output(tuple(env[n] if isinstance(n, fx.Node) else n for n in shown))
+    graph.eliminate_dead_code(lambda n: n.op == "placeholder" or not is_step(n))
+    module = module_of(graph, gm)
+    report_of(gm)  # of both
+    written = [n for n in graph.nodes if n.op == "placeholder" and type(n.meta["val"]) is Fake and was_written(n.meta["val"])]
+    values = [n.meta.get("val") for n in (*shown, *written) if isinstance(n, fx.Node)]
+    needs_grad = info_of(gm).needs_grad and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+    module.meta = {**gm.meta, INFO: replace(info_of(gm), needs_grad=needs_grad)}
+    return module
+
+
+def chain_of(n: fx.Node) -> list[fx.Node]:
+    """The views from the first flip to a result; [] where none is flipped, or where one is taken with computed sizes."""
+    chain: list[fx.Node] = []
+    flipped = 0
+    while is_step(n):
+        chain.insert(0, n)
+        if called_name(n) == "_neg_view" or called_name(n) in FLIPS and n.args[0].meta["val"].is_complex():
+            flipped = len(chain)
+        n = n.args[0]
+    return chain[len(chain) - flipped :]
+
+
+def is_step(n: fx.Node) -> bool:
+    """Whether a node makes a view of its first argument, by constants."""
+    value, base = n.meta.get("val"), n.args[0] if n.args else None
+    if n.op == "placeholder" or type(value) is not Fake or not isinstance(base, fx.Node) or n.all_input_nodes != [base]:
+        return False
+    of = base.meta.get("val")
+    return type(of) is Fake and of is not value and of.m.store is value.m.store
+
+
+def step(n: fx.Node, x: torch.Tensor) -> torch.Tensor:
+    """A view, made of the tensor that is there at the call."""
+    args = (x, *n.args[1:])
+    return getattr(args[0], n.target)(*args[1:], **n.kwargs) if n.op == "call_method" else n.target(*args, **n.kwargs)
