@@ -122,6 +122,19 @@ def test_residual_blocks_share_the_kernel_of_their_numbers() -> None:
     assert aten.convolution.default not in found
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_convolutions_that_are_added(swapped: bool) -> None:
+    """The first block of a residual network's stage: the addition and the relu go with one of them, nothing with the other."""
+    ws, ns = [inner(random(8, 8, 3, 3, seed=i)) / 8 for i in range(2)], [n for i in range(2) for n in numbers(8, seed=i)]
+
+    def f(x, v, w, *ns):
+        y, z = norm(F.conv2d(x, v, padding=1), *ns[:4]), norm(F.conv2d(x, w, padding=1), *ns[4:])
+        return F.relu(z + y if swapped else y + z)
+
+    found = targets(rewritten(f, X, *ws, *ns))
+    assert found.count(ADD_RELU) == found.count(aten.convolution.default) == 1 and RELU not in found
+
+
 @pytest.mark.parametrize("name", ["no relu", "read twice", "row-major", "bias read by others", "slower"])
 def test_what_is_left(name: str) -> None:
     w, n = inner(random(8, 8, 3, 3)), numbers(8)

@@ -170,6 +170,8 @@ def _together(graph: fx.Graph, place: fx.Node, nodes: tuple[fx.Node, ...], memo:
 # ---- writing it into the graph -------------------------------------------------------------------------------------------
 def _apply(graph: fx.Graph, f: FusedConv, numbers: dict[fx.Node, fx.Node]) -> None:
     x, after = f.conv.node.args[0], what_follows(f.conv.node, EVERY_EPILOGUE)  # an earlier one may have replaced what it reads
+    if after.epilogue != f.after.epilogue:
+        return  # of two convolutions that are added, the earlier one has taken the addition and the relu
     place, spec, ws = after.last, spec_of(f.conv.node), spec_of(f.w)
     channels = spec.shape[1]
     one = Spec((channels,), (1,), spec.dtype, spec.device)
