@@ -20,6 +20,7 @@ from bytejit.codegen.loops.check import check_plan
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.codegen.loops.plan import Call, Machine, Plan
+from bytejit.codegen.loops.simplify import loads
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import make
@@ -119,7 +120,7 @@ POINTWISE = {
 
 @pytest.mark.parametrize("name", POINTWISE)
 def test_work_of_a_row_or_a_column_is_done_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("LEAST", "SHORT", "ROWS"):
+    for limit in ("LEAST", "SHORT", "ROWS", "MUCH"):
         monkeypatch.setattr(row_points, limit, 2)
     fn, args = POINTWISE[name]
     args = [a.to(DEVICE) for a in args]
@@ -136,6 +137,36 @@ def test_elements_that_share_nothing_stay_flat(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(row_points, limit, 2)
     (step,) = planned(lambda x, b: F.gelu(x + b), (r(9, 21), r(21))).steps
     assert step.schedule.mode == "points"
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(128, "rows"), (240, "rows"), (96, "points"), (144, "points")])
+def test_rows_that_leave_lanes_empty_stay_flat(channels: int, mode: str) -> None:
+    """A batch norm in evaluation and an activation behind a convolution that has its channels innermost."""
+    fn, _ = POINTWISE["of a column"]
+    x, *numbers = torch.empty(16384, channels), *(torch.empty(channels) for _ in range(3))
+    (step,) = planned(fn, (x, *numbers)).steps
+    assert step.schedule.mode == mode
+
+
+def test_places_that_follow_each_other_are_one_variable() -> None:
+    """So the compiler sees that neighbouring lanes read neighbouring elements, in rows of any length."""
+    fn, _ = POINTWISE["of a column"]
+    numbers = [torch.empty(96) for _ in range(3)]
+    text = emit_triton(planned(fn, (torch.empty(16384, 96), *numbers))).text
+    assert "tl.load(p0 + x)" in text and "tl.store(p4 + x, " in text and text.count("x % 96") == 1
+    text = emit_triton(planned(lambda x, s: x[:, 1:] * s[:, None, None], (torch.empty(40, 9, 50, 30), torch.empty(8)))).text
+    assert "x % 12000" in text, text
+
+
+def test_nests_agree_on_the_axis_that_suits_all_their_accesses() -> None:
+    """A group norm of row-major images, which another nest writes with the channels innermost: the pixels stay innermost."""
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.silu(F.group_norm(x * 2, 2)).contiguous(memory_format=torch.channels_last)
+
+    for step in planned(norm, (torch.empty(8, 48, 32, 32),)).steps:
+        for at, sizes in ((e.attr[0], p.axes) for p in step.kernel.nests if p.axes for e in loads(p.roots()) if e.name == "p0"):
+            assert at.coefficient(sizes[-1].name) == 1, step.kernel
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 8), (torch.float16, 16)])

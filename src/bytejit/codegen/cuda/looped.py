@@ -111,8 +111,7 @@ class LoopedRows(Printer):
         self.f.names = {k: v for k, v in before.items() if k[1] is None}
         for r in p.reduces:
             self.f.refs.pop((r.name, self.space), None)
-        for key in [k for k, d in self.dim_of.items() if d == "r"]:
-            self.axis_text.pop(key, None)
+        self.forget(k for k, d in self.dim_of.items() if d == "r")
         self.space = None
 
     def accumulators(self, p: LoopNest) -> dict[Any, str]:

@@ -1,7 +1,8 @@
 """Pointwise kernels scheduled as rows, where much of what an element needs is the same for its whole row or column.
 
 In a flat range of points every value is computed for each element. In a tile of rows and columns, the logarithm of a row's sum or
-the scale of a channel has one dim less than the tile: it is computed once for each row or column.
+the scale of a channel has one dim less than the tile: it is computed once for each row or column. A tile's sides are powers of
+two: rows of 96 channels leave a quarter of it empty, which costs more than a few operations that are done again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from bytejit.codegen.cuda.tiles import power
 from bytejit.codegen.loops.expr import walk
 from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.simplify import axes_at, kernel_roots, known, points
@@ -19,6 +21,9 @@ SHORT = 64  # elements: shorter rows do not have enough common work for a tile
 ROWS = 512  # rows: at least so many occupy the whole GPU
 LOAD = 2  # additions: the cost of a load from a cache
 SAVED = 8  # additions an element: rows are worth it if they save so many
+MUCH = 64  # the same where a part of the tile is empty: below it, memory decides, and every lane counts
+FULL = 0.875  # the part of the tile that a row fills, at least, where the whole row lies in registers
+HELD = 4096  # elements: longer rows are walked in a loop, whose last turn alone may be partly empty
 
 
 def as_rows(k: Kernel) -> Kernel | None:
@@ -29,7 +34,8 @@ def as_rows(k: Kernel) -> Kernel | None:
     if len(axes) < 2 or not known(axes) or points(axes) < LEAST:
         return None
     inner = axes[-1]
-    if inner.size < SHORT or points(axes[:-1]) < ROWS or once(k, inner.name) < SAVED:
+    full = inner.size > HELD or inner.size >= FULL * power(inner.size)
+    if inner.size < SHORT or points(axes[:-1]) < ROWS or once(k, inner.name) < (SAVED if full else MUCH):
         return None
     return replace(k, axes=axes[:-1], nests=(replace(p, axes=(inner,)),))
 

@@ -18,7 +18,7 @@ from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce
 from bytejit.common.dtypes import itemsize
 
 from .expressions import constant, fold, scan, tl_type
-from .kernel import ceil_div, product, size_text
+from .kernel import JOINED, ceil_div, product, size_text
 from .looped import MOST_I64, LoopedRows
 
 MOST_COMBINED = 8 << 20  # bytes: all programs of a launch read so many bytes of parts from L2 in the time of a launch
@@ -169,8 +169,7 @@ class KernelPrinter(LoopedRows):
         """The inner axes of a nest: r holds their flat position."""
         self.space = p.axes
         at = self.sched.spaces.index(p.axes) or ""
-        for name in self.drop_inner_axes():
-            self.axis_text.pop(name, None)
+        self.forget(self.drop_inner_axes())
         name = self.fresh("r")
         lanes = f"tl.arange(0, R{at})"
         lanes = lanes if self.sched.single else f"{lanes}[None, :]"
@@ -193,9 +192,9 @@ class KernelPrinter(LoopedRows):
             self.space = p.axes
             (var, axes), mask, text = kept
             self.drop_inner_axes()
-            names = {a.name: text[a.name] for a in axes if a.name in text}
             self.set_dim("r", var, axes, mask)
-            self.axis_text = {k: v for k, v in self.axis_text.items() if k not in {a.name for a in axes}} | names
+            names = {a.name for a in axes}
+            self.axis_text |= {k: v for k, v in text.items() if k.partition(JOINED)[0] in names}
         self.hoist(p)
         for r in p.reduces:
             self.reduce(r)
@@ -207,20 +206,21 @@ class KernelPrinter(LoopedRows):
         """Print values that depend on the row only before the loop, which would compute them in each iteration."""
         scans = common.running(p)
         for s in p.stores:
-            for name in sorted(common.axes_of(s.coords[0])):
-                if self.dim_of.get(name) == "x":
-                    self.axis(name)
+            self.row_axes(self.joined(ix.index(s.coords[0])))
         for e in common.walk(p.roots()):
-            names = (
-                frozenset().union(*(common.axes_of(c) for c in e.attr))
-                if e.kind == "load"
-                else (common.axes_of(e.attr) if e.kind == "index" else frozenset())
-            )
-            for name in sorted(names):
-                if self.dim_of.get(name) == "x":
-                    self.axis(name)
+            if e.kind == "load":
+                for at in e.attr:
+                    self.row_axes(self.joined(ix.index(at)))
+            elif e.kind == "index":
+                self.row_axes(e.attr)
             if e.refs.isdisjoint(scans) and "r" not in self.dims(e):
                 self.value(e)
+
+    def row_axes(self, at: Any) -> None:
+        """Print the positions along the row's axes that an index needs."""
+        for name in sorted(common.axes_of(at)):
+            if self.dim_of.get(name.partition(JOINED)[0]) == "x":
+                self.axis(name)
 
     def masked(self, e: Expr, other: Any, dtype: str) -> str:
         """A reduction's operand over the whole tile, `other` in lanes past the end."""

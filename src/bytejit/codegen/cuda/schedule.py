@@ -36,6 +36,7 @@ from bytejit.codegen.cpu.schedule import (
     rename,
     schedule,
     transposed,
+    votes,
     without,
 )
 from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
@@ -204,18 +205,25 @@ def reduced_over(k: Kernel) -> Kernel:
 
 
 def one_order(k: Kernel) -> Kernel:
-    """Nests over the same axes get the same loop order: that of the nest that touches most memory."""
-    best: dict[frozenset[str], tuple[int, tuple[str, ...]]] = {}
+    """Nests over the same axes get the same loop order: that of the nest that touches most memory, with the axis innermost that
+    suits the accesses of all of them."""
+    groups: dict[frozenset[str], list[LoopNest]] = {}
     for p in k.nests:
-        names = tuple(a.name for a in p.axes)
-        key = frozenset(names)
-        score = len(loads(p.roots())) + 2 * len(p.stores)
-        if key not in best or score > best[key][0]:
-            best[key] = score, names
+        groups.setdefault(frozenset(a.name for a in p.axes), []).append(p)
+    order: dict[frozenset[str], tuple[str, ...]] = {}
+    for names, nests in groups.items():
+        most = max(nests, key=lambda p: len(loads(p.roots())) + 2 * len(p.stores))
+        axes = order[names] = tuple(a.name for a in most.axes)
+        if len(axes) > 1 and len(nests) > 1 and not any(a.kind == "scan" for p in nests for a in p.axes):
+            total: Counter[str] = Counter()
+            for p in nests:
+                total.update(votes(p, set(names)))
+            best = max(axes, key=lambda name: (total[name], axes.index(name)))
+            order[names] = (*(name for name in axes if name != best), best)
     return replace(
         k,
         nests=tuple(
-            replace(p, axes=tuple(sorted(p.axes, key=lambda a: best[frozenset(b.name for b in p.axes)][1].index(a.name))))
+            replace(p, axes=tuple(sorted(p.axes, key=lambda a: order[frozenset(b.name for b in p.axes)].index(a.name))))
             for p in k.nests
         ),
     )

@@ -45,6 +45,10 @@ class Values(ABC):
         """The position along an axis."""
 
     @abstractmethod
+    def joined(self, at: Any) -> Any:
+        """The same index, axes that follow each other in a dim and in memory as one."""
+
+    @abstractmethod
     def pointer(self, buffer: str) -> str:
         """The pointer to a buffer."""
 
@@ -140,7 +144,7 @@ class Values(ABC):
         if buffer in self.locals:
             pointer, stride = self.scratch_pointer(self.locals[buffer][0], self.buffers[buffer].dtype), self.locals[buffer][1]
             return f"{pointer} + x * {size_text(stride)} + {self.index(at)}"
-        text = self.index(at)
+        text = self.index(self.joined(ix.index(at)))
         return f"{self.pointer(buffer)} + ({text})" if " " in text else f"{self.pointer(buffer)} + {text}"
 
     def load(self, e: Expr) -> str:
