@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from graphs import normalised, on_gpu
 from torch import fx, nn
 
@@ -58,7 +59,22 @@ def with_cudnn(graph: fx.Graph) -> fx.Graph:
     return graph
 
 
+class Blocks(nn.Module):
+    """A network that walks down and up again: group norms, borders, and what is joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 8)
+        self.down, self.up, self.last = (nn.Conv2d(n, 8, 3, bias=False) for n in (8, 8, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(F.pad(x, (1, 1, 1, 1), mode="reflect"))
+        z = self.up(F.pad(F.silu(self.norm(y)), (1, 1, 1, 1)))
+        return self.last(torch.cat([F.interpolate(z, scale_factor=2, mode="nearest"), F.interpolate(y, scale_factor=2)], 1))
+
+
 CASES = {
+    "norms of groups, borders, joined": (Blocks().eval(), torch.randn(2, 8, 6, 6), 2),
     "norms of halves": (block(torch.float16), torch.randn(2, 8, 6, 6).half(), 2),
     "norms of floats": (block(torch.float32), torch.randn(2, 8, 6, 6), 2),
     "training": (Backward(), torch.randn(2, 8, 6, 6), 2),

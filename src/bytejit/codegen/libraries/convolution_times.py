@@ -18,6 +18,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec, channels_last_stride
 
+from . import patches
 from .choices import call_of, timed
 from .convolution import EVERY_EPILOGUE, ConvBackward, ConvNode, is_nhwc, what_follows
 
@@ -63,6 +64,8 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
             prepare[row.name] = lambda x, w, *b, row=row: (*converted(x, w)[:1], row.pack(w, **geometry, shape=x.shape), *b)
         elif row.layout == "nhwc":
             prepare[row.name] = converted
+    if patches.serves(conv):
+        ways[patches.PATCHES], prepare[patches.PATCHES] = torch.mm, patches.operands(conv)
     base = "conv_nhwc" if is_nhwc(spec_of(conv.node)) and "conv_nhwc" in ways else ""
     sample = int(spec_of(conv.node).device.type == "cpu")
     kind = "gpu conv" if on_gpu else "conv"
@@ -70,7 +73,9 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     choice = timed(tune, kind, [x, w, *bias], ways, prepare, cold=[1], attrs=conv.attrs, **how)
     if choice is None:
         return None
-    seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}
+    seconds = {n: s + (_left_over(conv, library.ROWS[n]) if n in library.ROWS else 0.0) for n, s in choice.seconds.items()}
+    if patches.PATCHES in seconds:
+        seconds[patches.PATCHES] += GPU_CONVERT_START + 2 * patches.moved(conv) * x.dtype.itemsize / GPU_CONVERT_RATE
     if on_gpu and not is_nhwc(w) and "conv_nhwc" in seconds:
         seconds["conv_nhwc"] += 2 * bytes_of(w) / GPU_CONVERT_RATE
     other = {n: s for n, s in seconds.items() if n != "conv_nchw"}
@@ -78,7 +83,8 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     # with such a weight torch's own call returns with the channels innermost whatever the input has
     inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
     plain = float("inf") if inner else seconds.get("conv_nchw", float("inf"))
-    return Times(plain, other.get(best, float("inf")), best, library.ROWS[best].any_layout)
+    any_layout = not conv.geometry["transposed"] if best == patches.PATCHES else library.ROWS[best].any_layout
+    return Times(plain, other.get(best, float("inf")), best, any_layout)
 
 
 def few_rows(x: Spec, conv: ConvNode) -> Spec:

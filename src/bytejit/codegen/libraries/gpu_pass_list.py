@@ -13,6 +13,7 @@ from .layout import choose_convs
 from .linear_cuda import choose_gpu_linears
 from .padding import pad_products
 from .pass_list import JOINT_PASSES
+from .patches import take_pixels
 from .row_attention import take_row_attentions
 from .row_products import take_row_products
 from .stream_layouts import lay_out_streams
@@ -23,6 +24,7 @@ GPU_PASSES = (
     on_graph(choose_flex, "first: what it replaces is no work for the others"),
     on_graph(split_long_scans),
     on_graph(expand_thin_products, "before what chooses libraries for products"),
+    on_graph(take_pixels, "before the same: what it makes are products"),
     on_graph(take_row_attentions),
     on_graph(take_row_products, "before linears: they are no products then"),
     on_graph(pad_products, "before linears: what it makes are products of another size"),

@@ -19,6 +19,7 @@ from torch import fx
 
 from bytejit.codegen.aten.concatenations import alike
 from bytejit.codegen.aten.rewrite import (
+    VIEWS,
     at_hints,
     aten,
     call_before,
@@ -27,8 +28,10 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     spec_or_none,
 )
+from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec
 
+from . import patches
 from .choices import Choices, choose_together
 from .convolution import ConvBackward, ConvNode, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_times import (
@@ -66,6 +69,13 @@ FOLLOWS = frozenset(
         aten._adaptive_avg_pool2d_backward.default,
     }
 )
+FOLLOWS_ON_GPU = FOLLOWS | {  # kernels of ours there, which read and write any strides
+    aten.native_group_norm.default,
+    aten.native_group_norm_backward.default,
+    aten.constant_pad_nd.default,
+    aten.reflection_pad2d.default,
+    aten.replication_pad2d.default,
+}
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var.correction, aten.var_mean.correction})
 CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being converted
@@ -118,7 +128,7 @@ def _can_convert(node: fx.Node) -> bool:
 def _first(node: fx.Node, spec: Spec | None) -> fx.Node | None:
     """The operand whose layout a result has whatever the others': of several results, of pooling, of a part."""
     first = node.args[0] if node.args else None
-    leads = spec is None or convertible(spec) and (_is_getitem(node) or node.target in FOLLOWS)
+    leads = spec is None or convertible(spec) and (_is_getitem(node) or node.target in FOLLOWS_ON_GPU)
     return first if leads and isinstance(first, fx.Node) else None
 
 
@@ -177,13 +187,25 @@ def _kind(node: fx.Node) -> str:
             return "weight"
         if _is_getitem(node):  # of an op that keeps its layouts: as recorded
             return "follows" if _kind(node.args[0]) in ("conv", "follows") else "reads"
-        if (tagged and not own) or node.target in FOLLOWS:
+        if (tagged and not own) or node.target in (FOLLOWS_ON_GPU if _on_gpu(node) else FOLLOWS):
             return "follows"
         if node.target is aten.cat.default and alike(node) and all(map(convertible, map(spec_of, (node, *node.args[0])))):
-            return "joins" if spec_of(node).device.type == "cpu" else "other"
-        if node.target in READS_ANY:
+            return "joins"
+        if node.target in READS_ANY or _on_gpu(node) and _is_kernel(node):
             return "reads"
     return "other"
+
+
+def _on_gpu(node: fx.Node) -> bool:
+    """Whether the first operand lies on a GPU."""
+    spec = spec_or_none(node.all_input_nodes[0]) if node.all_input_nodes else None
+    return spec is not None and spec.device.type != "cpu"
+
+
+def _is_kernel(node: fx.Node) -> bool:
+    """Whether a kernel of ours computes an op: it reads any strides."""
+    row = table().by_aten.get(str(node.target))
+    return row is not None and row.kind not in ("view", "extern") and node.target not in VIEWS
 
 
 def _is_cast(node: fx.Node) -> bool:
@@ -276,6 +298,8 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
     def use(conv: ConvNode | ConvBackward, row: Any) -> None:
         if isinstance(conv, ConvBackward):
             take_apart(graph, conv, choices.library.weight_grad())
+        elif row == patches.PATCHES:
+            patches.write(graph, conv)
         else:
             _use(graph, conv, row, choices)
 

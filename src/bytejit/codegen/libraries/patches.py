@@ -1,0 +1,149 @@
+"""Convolutions whose patches do not overlap, as matrix products on a GPU: the first layer of vision transformers, steps down and
+up between sizes, layers of images of one pixel.
+
+y = conv(x, w, stride = size of w)   ->   y = [patches of x, one a row] @ [w, one filter a column]
+
+Each element of x is in one patch, so the rows hold as much as x does, and a kernel of ours writes them, often the one that makes
+x. The library would convert x, pad its channels to eight, and walk over each filter. A transposed convolution makes patches: its
+product is followed by a kernel that puts them together, often the one that reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.rewrite import aten, call_before, contiguous, is_static, replace, spec_of
+from bytejit.common.spec import Spec, channels_last_stride, contiguous_stride
+
+from .convolution import ConvNode, is_nhwc, match_conv
+
+PATCHES = "conv_patches"  # the name of this way among the rows of the library
+APART = (0, 2, 4, 1, 3, 5)  # [images, channels, rows, rows of a patch, columns, columns of a patch] -> a patch after the other
+TOGETHER = (0, 1, 3, 2, 4, 5)  # [images, rows, columns, rows of a patch, columns of a patch, channels] -> row by row
+
+
+def take_pixels(graph: fx.Graph, choices: Any = None) -> None:
+    """Write each convolution of images of one pixel as a product (squeeze and excitation, the first layer of a generator): the
+    passes over products then serve it. Changes `graph`."""
+    for conv in filter(None, map(match_conv, list(graph.nodes))):
+        x, of = spec_of(conv.x), conv.geometry
+        if (
+            is_static(x)
+            and x.shape[2:] == (1, 1)
+            and _is_plain(conv)
+            and (of["transposed"] or spec_of(conv.w).shape[2:] == (1, 1))
+        ):
+            _write_pixels(graph, conv)
+
+
+def serves(conv: ConvNode) -> bool:
+    """Whether no two patches of a convolution overlap."""
+    x, w, of = spec_of(conv.x), spec_of(conv.w), conv.geometry
+    return (
+        is_static(x)
+        and _is_plain(conv)
+        and conv.b is None
+        and of["stride"] == tuple(w.shape[2:]) != (1, 1)
+        and (of["transposed"] or not any(n % size for n, size in zip(x.shape[2:], w.shape[2:])))
+    )
+
+
+def _is_plain(conv: ConvNode) -> bool:
+    of = conv.geometry
+    plain = of["groups"] == 1 and of["padding"] == of["output_padding"] == (0, 0) and of["dilation"] == (1, 1)
+    return plain and spec_of(conv.x).device.type != "cpu"
+
+
+# ---- for timing ------------------------------------------------------------------------------------------------------------
+def operands(conv: ConvNode) -> Any:
+    """A function from the images and the filters of a convolution to the operands of its product."""
+    (high, wide), transposed = spec_of(conv.w).shape[2:], conv.geometry["transposed"]
+
+    def make(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        images, channels, down, across = x.shape
+        if transposed:
+            return x.permute(0, 2, 3, 1).reshape(-1, channels), w.permute(0, 2, 3, 1).reshape(channels, -1)
+        parts = x.reshape(images, channels, down // high, high, across // wide, wide).permute(APART)
+        return parts.reshape(-1, channels * high * wide), w.reshape(w.shape[0], -1).t()
+
+    return make
+
+
+def moved(conv: ConvNode) -> int:
+    """Elements that the kernel beside the product moves."""
+    return math.prod(spec_of(conv.node if conv.geometry["transposed"] else conv.x).shape)
+
+
+# ---- writing it into the graph -------------------------------------------------------------------------------------------
+class _Calls:
+    """Writes calls before a node; all have its dtype and device."""
+
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
+        self.graph, self.node, self.spec = graph, node, spec_of(node)
+
+    def call(self, target: object, args: tuple, shape: tuple, stride: tuple = (), kwargs: dict | None = None) -> fx.Node:
+        spec = Spec(shape, stride or contiguous_stride(shape), self.spec.dtype, self.spec.device)
+        return call_before(self.graph, self.node, target, args, spec, kwargs)
+
+    def dense(self, value: fx.Node) -> fx.Node:
+        own = spec_of(value)
+        if own == contiguous(own):
+            return value
+        return self.call(aten.clone.default, (value,), own.shape, kwargs={"memory_format": torch.contiguous_format})
+
+    def view(self, value: fx.Node, *shape: int) -> fx.Node:
+        """A dense value with other sizes."""
+        return self.call(aten.view.default, (self.dense(value), list(shape)), shape)
+
+    def permute(self, value: fx.Node, order: tuple[int, ...]) -> fx.Node:
+        own = spec_of(value)
+        shape, stride = (tuple(of[i] for i in order) for of in (own.shape, own.stride))
+        return self.call(aten.permute.default, (value, list(order)), shape, stride)
+
+
+def write(graph: fx.Graph, conv: ConvNode) -> None:
+    """Replace a convolution that `serves` names, and whose result has its channels innermost. Changes `graph`."""
+    node, x, w = conv.node, conv.node.args[0], conv.node.args[1]
+    to = _Calls(graph, node)
+    (images, channels, *sizes), (high, wide) = spec_of(x).shape, spec_of(w).shape[2:]
+    filters = spec_of(node).shape[1]
+    if conv.geometry["transposed"]:
+        down, across = sizes
+        rows = to.view(to.permute(x, (0, 2, 3, 1)), images * down * across, channels)
+        right = to.view(to.permute(w, (0, 2, 3, 1)), channels, high * wide * filters)
+        result = to.call(aten.mm.default, (rows, right), (images * down * across, high * wide * filters))
+        grid = to.permute(to.view(result, images, down, across, high, wide, filters), TOGETHER)
+        whole = to.view(grid, images, down * high, across * wide, filters)
+    else:
+        down, across = sizes[0] // high, sizes[1] // wide
+        n, c, h, v = spec_of(x).stride
+        split, strides = (images, channels, down, high, across, wide), (n, c, h * high, h, v * wide, v)
+        parts = to.permute(to.call(aten.view.default, (x, list(split)), split, strides), APART)
+        rows = to.view(parts, images * down * across, channels * high * wide)
+        right = to.permute(to.view(w, filters, channels * high * wide), (1, 0))
+        result = to.call(aten.mm.default, (rows, right), (images * down * across, filters))
+        whole = to.view(result, images, down, across, filters)
+    shape = spec_of(node).shape
+    replace(node, to.call(aten.permute.default, (whole, [0, 3, 1, 2]), shape, channels_last_stride(shape)))
+
+
+def _write_pixels(graph: fx.Graph, conv: ConvNode) -> None:
+    node, w, b, to = conv.node, conv.w, conv.b, _Calls(graph, conv.node)
+    (images, channels, *_), (_, filters, high, wide) = spec_of(conv.x).shape, spec_of(node).shape
+    rows = to.view(conv.x, images, channels)
+    if conv.geometry["transposed"]:
+        right = to.view(w, channels, filters * high * wide)
+        made = to.call(aten.mm.default, (rows, right), (images, filters * high * wide))
+    else:
+        made = to.call(aten.linear.default, (rows, to.view(w, filters, channels), b), (images, filters))
+    made = to.view(made, images, filters, high, wide)
+    if b is not None and conv.geometry["transposed"]:
+        made = to.call(aten.add.Tensor, (made, to.view(b, filters, 1, 1)), spec_of(node).shape)
+    if is_nhwc(spec_of(node)):
+        how = {"memory_format": torch.channels_last}
+        made = to.call(aten.clone.default, (made,), spec_of(node).shape, spec_of(node).stride, how)
+    replace(node, made)

@@ -1,0 +1,94 @@
+"""Convolutions whose patches do not overlap, as products: graphs as if on a GPU, rewritten, and run on the CPU against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from graphs import normalised, on_gpu
+from torch import fx, nn
+
+from bytejit.codegen.aten.rewrite import aten, spec_of
+from bytejit.codegen.libraries import patches
+from bytejit.codegen.libraries.biases import split_biases
+from bytejit.codegen.libraries.convolution import is_nhwc, match_conv
+
+
+class AsSaid(fx.Interpreter):
+    """Runs a graph; each result has the sizes and strides that its node says."""
+
+    def run_node(self, n: fx.Node) -> object:
+        made = super().run_node(n)
+        if n.op == "call_function" and n.target is not aten.add.Tensor:  # layouts set those of what follows
+            assert (tuple(made.shape), made.stride()) == (spec_of(n).shape, spec_of(n).stride), n
+        return made
+
+
+def products(net: nn.Module, x: torch.Tensor) -> fx.Graph:
+    """The network's graph with every convolution replaced that can be; checked to return the same."""
+    graph = on_gpu(normalised(net, x))
+    split_biases(graph, None)
+    for conv in filter(None, map(match_conv, list(graph.nodes))):
+        if patches.serves(conv):
+            patches.write(graph, conv)
+    graph.lint()
+    return graph
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("size", [(2, 2), (3, 1), (4, 8)])
+def test_as_eager(size: tuple[int, int], inner: bool, bias: bool) -> None:
+    net = nn.Conv2d(3, 5, size, size, bias=bias).requires_grad_(False)
+    x = torch.randn(2, 3, 12, 16)
+    if inner:
+        x, net = x.to(memory_format=torch.channels_last), net.to(memory_format=torch.channels_last)
+    graph = products(net, x)
+    names = [n.target for n in graph.nodes]
+    assert aten.mm.default in names and aten.convolution.default not in names
+    (made,) = (n for n in graph.nodes if n.target is aten.permute.default and len(spec_of(n).shape) == 4)
+    assert is_nhwc(spec_of(made))
+    got = AsSaid(fx.GraphModule({}, graph)).run(x, *net.parameters())
+    torch.testing.assert_close(got[0], net(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(2, 2), (3, 1)])
+def test_transposed(size: tuple[int, int]) -> None:
+    net = nn.ConvTranspose2d(3, 5, size, size, bias=False).requires_grad_(False)
+    x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)  # as the choice of layouts gives it
+    got = AsSaid(fx.GraphModule({}, products(net, x))).run(x, net.weight)
+    torch.testing.assert_close(got[0], net(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [nn.Conv2d(6, 4, 1), nn.Conv2d(6, 4, 1, 2, bias=False), nn.ConvTranspose2d(6, 4, 3), nn.ConvTranspose2d(6, 4, (4, 2), 2)],
+    ids=str,
+)
+def test_pixels(net: nn.Module) -> None:
+    net, x = net.requires_grad_(False), torch.randn(3, 6, 1, 1)
+    graph = on_gpu(normalised(net, x))
+    patches.take_pixels(graph)
+    graph.lint()
+    assert aten.convolution.default not in [n.target for n in graph.nodes]
+    got = AsSaid(fx.GraphModule({}, graph)).run(x, *net.parameters())
+    torch.testing.assert_close(got[0], net(x), rtol=1e-4, atol=1e-5)
+    assert got[0].stride() == net(x).stride()
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Conv2d(4, 4, 2, 2, groups=2),
+        nn.Conv2d(4, 4, 2, 2, padding=1),
+        nn.Conv2d(4, 4, 2, 3),
+        nn.Conv2d(4, 4, 2, 2, dilation=2),
+        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, 5, 5),
+        nn.ConvTranspose2d(4, 4, 2, 3),
+        nn.ConvTranspose2d(4, 4, 2, 2, output_padding=1),
+    ],
+    ids=str,
+)
+def test_what_is_left(net: nn.Module) -> None:
+    graph = products(net.requires_grad_(False), torch.randn(1, 4, 12, 12))
+    assert aten.convolution.default in [n.target for n in graph.nodes]
