@@ -8,8 +8,11 @@ import torch.nn.functional as F
 from graphs import normalised, on_gpu
 from torch import fx, nn
 
+from bytejit.codegen.aten.rewrite import spec_of
+from bytejit.codegen.libraries.convolution import is_nhwc
 from bytejit.codegen.libraries.convolution_times import Times
 from bytejit.codegen.libraries.layout import _layouts, _match, _places
+from bytejit.codegen.libraries.relayout import convert, restride
 
 
 class Narrow(nn.Module):
@@ -73,7 +76,20 @@ class Blocks(nn.Module):
         return self.last(torch.cat([F.interpolate(z, scale_factor=2, mode="nearest"), F.interpolate(y, scale_factor=2)], 1))
 
 
+class Partial(nn.Module):
+    """Channels that go two ways and are joined again: only the part that a convolution reads becomes a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = (nn.Conv2d(n, m, 1, bias=False) for n, m in ((8, 8), (4, 4), (12, 8)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.one(x).chunk(2, 1)
+        return self.last(torch.cat([a, b, self.two(b).relu()], 1))
+
+
 CASES = {
+    "parts": (Partial().eval(), torch.randn(2, 8, 6, 6), 3),
     "norms of groups, borders, joined": (Blocks().eval(), torch.randn(2, 8, 6, 6), 2),
     "norms of halves": (block(torch.float16), torch.randn(2, 8, 6, 6).half(), 2),
     "norms of floats": (block(torch.float32), torch.randn(2, 8, 6, 6), 2),
@@ -93,6 +109,12 @@ def test_conversions(name: str) -> None:
     inner, conversions = _layouts(places, frozenset(convs), {n: Times(1.0, 0.5, "conv_nhwc") for n in convs})
     assert all(inner[n] for n in convs)
     assert len({t for _, t in conversions}) <= ends, conversions
+    convert(graph, inner, conversions)
+    for p in places:
+        restride(p.node, inner[p.node], p.kind)
+    graph.lint()
+    for n in convs:
+        assert all(map(is_nhwc, map(spec_of, n.args[: 1 + (n.target is torch.ops.aten.convolution_backward.default)]))), n
     first, last = conversions[0][1], conversions[-1]
     assert first.op == "placeholder" or first.args[0].op == "placeholder"
     assert last[0].op == "output"

@@ -10,7 +10,7 @@ from torch import fx, nn
 from bytejit.codegen.aten.rewrite import aten, spec_of
 from bytejit.codegen.libraries import patches
 from bytejit.codegen.libraries.biases import split_biases
-from bytejit.codegen.libraries.convolution import is_nhwc, match_conv
+from bytejit.codegen.libraries.convolution import is_nhwc, match_conv, match_conv_backward
 
 
 class AsSaid(fx.Interpreter):
@@ -23,10 +23,11 @@ class AsSaid(fx.Interpreter):
         return made
 
 
-def products(net: nn.Module, x: torch.Tensor) -> fx.Graph:
+def products(net: nn.Module, x: torch.Tensor, split: bool = True) -> fx.Graph:
     """The network's graph with every convolution replaced that can be; checked to return the same."""
     graph = on_gpu(normalised(net, x))
-    split_biases(graph, None)
+    if split:
+        split_biases(graph, None)
     for conv in filter(None, map(match_conv, list(graph.nodes))):
         if patches.serves(conv):
             patches.write(graph, conv)
@@ -42,13 +43,30 @@ def test_as_eager(size: tuple[int, int], inner: bool, bias: bool) -> None:
     x = torch.randn(2, 3, 12, 16)
     if inner:
         x, net = x.to(memory_format=torch.channels_last), net.to(memory_format=torch.channels_last)
-    graph = products(net, x)
+    graph = products(net, x, split=inner)
     names = [n.target for n in graph.nodes]
-    assert aten.mm.default in names and aten.convolution.default not in names
+    assert not {aten.mm.default, aten.addmm.default}.isdisjoint(names) and aten.convolution.default not in names
     (made,) = (n for n in graph.nodes if n.target is aten.permute.default and len(spec_of(n).shape) == 4)
     assert is_nhwc(spec_of(made))
     got = AsSaid(fx.GraphModule({}, graph)).run(x, *net.parameters())
     torch.testing.assert_close(got[0], net(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [(True, True, True), (False, True, False), (True, False, False)])
+def test_backward(mask: tuple[bool, ...]) -> None:
+    def f(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple:
+        how = [5] if mask[2] else None, [3, 2], [0, 0], [1, 1], False, [0, 0], 1, list(mask)
+        return tuple(made for made in aten.convolution_backward(g, x, w, *how) if made is not None)
+
+    inner = torch.channels_last
+    g, x, w = torch.randn(2, 5, 4, 6).to(memory_format=inner), torch.randn(2, 3, 12, 12), torch.randn(5, 3, 3, 2)
+    graph = on_gpu(normalised(f, g, x, w))
+    (conv,) = filter(None, map(match_conv_backward, graph.nodes))
+    assert patches.serves_backward(conv)
+    patches.write_backward(graph, conv)
+    graph.lint()
+    got = AsSaid(fx.GraphModule({}, graph)).run(g, x, w)
+    torch.testing.assert_close(tuple(got), f(g, x, w), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [(2, 2), (3, 1)])
@@ -65,7 +83,7 @@ def test_transposed(size: tuple[int, int]) -> None:
     ids=str,
 )
 def test_pixels(net: nn.Module) -> None:
-    net, x = net.requires_grad_(False), torch.randn(3, 6, 1, 1)
+    net, x = net.requires_grad_(False), torch.randn(3 if isinstance(net, nn.ConvTranspose2d) else 1, 6, 1, 1)
     graph = on_gpu(normalised(net, x))
     patches.take_pixels(graph)
     graph.lint()

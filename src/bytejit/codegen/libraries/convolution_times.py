@@ -34,7 +34,7 @@ GPU_CONVERT_START, GPU_CONVERT_RATE = 1e-6, 1.5e12  # the same and bytes a secon
 @dataclass(frozen=True)
 class Times:
     """Seconds of a convolution per layout, and the name of the best row with the channels innermost; any_layout: that row
-    reads its input in either layout."""
+    reads its input (of a backward pass: the forward's) in either layout."""
 
     nchw: float
     nhwc: float
@@ -123,14 +123,20 @@ def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
     prepare: dict[str, Callable] = {"nhwc": inner}
     if own is not None and may_part(conv):
         ways[APART], prepare[APART] = apart, inner
+    if patches.serves_backward(conv):
+        ways[patches.PATCHES], prepare[patches.PATCHES] = patches.products_backward(conv)
     kind = "gpu conv_backward" if on_gpu else "conv_backward"
     choice = timed(tune, kind, [*specs, w], ways, prepare, cold=[2], attrs=conv.attrs)
     if choice is None or not {"nchw", "nhwc"} <= choice.seconds.keys():
         return Times(1.0, 0.5, "")
-    best = min((n for n in choice.seconds if n != "nchw"), key=choice.seconds.__getitem__)
-    row_major, innermost = (choice.seconds[n] * x.shape[0] / images for n in ("nchw", best))
+    seconds = dict(choice.seconds)
+    if patches.PATCHES in seconds:
+        seconds[patches.PATCHES] += conv.mask.count(True) * (GPU_CONVERT_START + 2 * bytes_of(x) / GPU_CONVERT_RATE)
+    best = min((n for n in seconds if n != "nchw"), key=seconds.__getitem__)
+    row_major, innermost = (seconds[n] * x.shape[0] / images for n in ("nchw", best))
     fixed = w.stride == channels_last_stride(w.shape) != contiguous(w).stride  # results are as the weight is
-    return Times(float("inf") if fixed else row_major, innermost, best if best == APART else "")
+    own = best in (APART, patches.PATCHES)
+    return Times(float("inf") if fixed else row_major, innermost, best if own else "", best == patches.PATCHES)
 
 
 def may_part(conv: ConvBackward) -> bool:

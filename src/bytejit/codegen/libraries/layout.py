@@ -86,10 +86,10 @@ CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being conver
 
 @dataclass(frozen=True)
 class LayoutNode:
-    """A node as the choice of layouts sees it. kind: conv, weight, follows, joins, reads or other; inner: whether its result has
-    its channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out
-    as it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the
-    result, 0 where it cannot be."""
+    """A node as the choice of layouts sees it. kind: conv, weight, follows, joins, part, reads or other; inner: whether its
+    result has its channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are
+    laid out as it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting
+    the result, 0 where it cannot be."""
 
     node: fx.Node
     kind: str
@@ -141,19 +141,21 @@ def _layouts(
     tensor) pairs where the tensor has to be converted on the way."""
     inner: dict[fx.Node, bool] = {}
     conversions: list[tuple[fx.Node, fx.Node]] = []
-    asis = {p.node: p.inner for p in places}
+    asis, parts = {p.node: p.inner for p in places}, {p.node for p in places if p.kind == "part"}
     weights: list[fx.Node] = []
     for p in places:
         node = p.node
         if p.kind == "weight":  # its readers get it in the recorded layout
             inner[node] = p.inner
-            if inner[node.args[0]] != p.inner:
+            if (inner[node.args[0]] and not _own(node, nhwc, times)) != p.inner:
                 weights.append(node)
                 conversions.extend((user, node) for user in sorted(node.users))
         elif p.kind == "conv":
             inner[node] = node in nhwc
-            if not (node in nhwc and times[node].any_layout):
-                conversions.extend((node, a) for a in p.operands if inner[a] != inner[node])
+            read = p.operands[:-1] if node in nhwc and times[node].any_layout else p.operands
+            conversions.extend((node, a) for a in read if inner[a] != inner[node] or a in parts)
+        elif p.kind == "part":  # lies as what it is a part of; a convolution wants it dense
+            inner[node] = inner[node.args[0]]
         elif p.kind == "joins":  # our own kernel, which reads each part in any layout
             inner[node] = sum(q * (1 if inner[a] else -1) for a, q in zip(p.operands, map(_elements, p.operands))) > 0
         elif p.kind == "follows":
@@ -193,6 +195,8 @@ def _kind(node: fx.Node) -> str:
             return "joins"
         if node.target in READS_ANY or _on_gpu(node) and _is_kernel(node):
             return "reads"
+        if node.target is aten.slice.Tensor and _on_gpu(node) and convertible(spec_or_none(node)):
+            return "part" if all(u.op != "output" and _kind(u) != "other" for u in node.users) else "other"
     return "other"
 
 
@@ -222,9 +226,9 @@ def _is_weight(node: fx.Node) -> bool:
 
 
 def _own(node: fx.Node, nhwc: frozenset[fx.Node], times: dict[fx.Node, Times]) -> bool:
-    """Whether a value is the gradient of a weight that our own kernel makes: row-major."""
+    """Whether a value is the gradient of a weight that our own kernel or a product makes: row-major."""
     of = node.args[0] if _is_getitem(node) and node.args[1] == 1 else None
-    return of in nhwc and times[of].nhwc_call == APART
+    return of in nhwc and times[of].nhwc_call in (APART, patches.PATCHES)
 
 
 def _is_backward(node: fx.Node) -> bool:
@@ -297,7 +301,10 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
 
     def use(conv: ConvNode | ConvBackward, row: Any) -> None:
         if isinstance(conv, ConvBackward):
-            take_apart(graph, conv, choices.library.weight_grad())
+            if row == patches.PATCHES:
+                patches.write_backward(graph, conv)
+            else:
+                take_apart(graph, conv, choices.library.weight_grad())
         elif row == patches.PATCHES:
             patches.write(graph, conv)
         else:
@@ -329,7 +336,7 @@ def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, st
     inner, conversions = _layouts(places, nhwc, times)
     convert(graph, inner, conversions)
     for p in places:
-        restride(p.node, inner[p.node], p.kind == "conv")
+        restride(p.node, inner[p.node], p.kind)
     return {n: times[n].nhwc_call for n in nhwc}
 
 

@@ -19,10 +19,11 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import aten, call_before, contiguous, is_static, replace, spec_of
 from bytejit.common.spec import Spec, channels_last_stride, contiguous_stride
 
-from .convolution import ConvNode, is_nhwc, match_conv
+from .convolution import ConvBackward, ConvNode, is_nhwc, match_conv
 
 PATCHES = "conv_patches"  # the name of this way among the rows of the library
 APART = (0, 2, 4, 1, 3, 5)  # [images, channels, rows, rows of a patch, columns, columns of a patch] -> a patch after the other
+BACK = (0, 1, 4, 2, 5, 3)  # [images, rows, columns, channels, rows and columns of a patch] -> row by row, channels innermost
 TOGETHER = (0, 1, 3, 2, 4, 5)  # [images, rows, columns, rows of a patch, columns of a patch, channels] -> row by row
 
 
@@ -40,26 +41,35 @@ def take_pixels(graph: fx.Graph, choices: Any = None) -> None:
             _write_pixels(graph, conv)
 
 
-def serves(conv: ConvNode) -> bool:
+def serves(conv: ConvNode | ConvBackward) -> bool:
     """Whether no two patches of a convolution overlap."""
     x, w, of = spec_of(conv.x), spec_of(conv.w), conv.geometry
     return (
         is_static(x)
         and _is_plain(conv)
-        and conv.b is None
         and of["stride"] == tuple(w.shape[2:]) != (1, 1)
-        and (of["transposed"] or not any(n % size for n, size in zip(x.shape[2:], w.shape[2:])))
+        and (not _has_bias(conv) if of["transposed"] else not any(n % size for n, size in zip(x.shape[2:], w.shape[2:])))
     )
 
 
-def _is_plain(conv: ConvNode) -> bool:
+def serves_backward(conv: ConvBackward) -> bool:
+    """The same of the forward pass; its weight is row-major, as its gradient will be."""
+    w = spec_of(conv.w)
+    return serves(conv) and not conv.geometry["transposed"] and w == contiguous(w)
+
+
+def _has_bias(conv: ConvNode | ConvBackward) -> bool:
+    return isinstance(conv, ConvNode) and conv.b is not None
+
+
+def _is_plain(conv: ConvNode | ConvBackward) -> bool:
     of = conv.geometry
     plain = of["groups"] == 1 and of["padding"] == of["output_padding"] == (0, 0) and of["dilation"] == (1, 1)
     return plain and spec_of(conv.x).device.type != "cpu"
 
 
 # ---- for timing ------------------------------------------------------------------------------------------------------------
-def operands(conv: ConvNode) -> Any:
+def operands(conv: ConvNode | ConvBackward) -> Any:
     """A function from the images and the filters of a convolution to the operands of its product."""
     (high, wide), transposed = spec_of(conv.w).shape[2:], conv.geometry["transposed"]
 
@@ -71,6 +81,20 @@ def operands(conv: ConvNode) -> Any:
         return parts.reshape(-1, channels * high * wide), w.reshape(w.shape[0], -1).t()
 
     return make
+
+
+def products_backward(conv: ConvBackward) -> tuple[Any, Any]:
+    """(the products of a backward pass, what makes their operands of the gradient, the images and the filters)."""
+    forward = operands(conv)
+
+    def prepare(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return g.permute(0, 2, 3, 1).reshape(-1, g.shape[1]), *forward(x, w)
+
+    def products(g: torch.Tensor, rows: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        of_weight = torch.mm(g.t(), rows) if conv.mask[1] else None
+        return torch.mm(g, w.t()) if conv.mask[0] else of_weight
+
+    return products, prepare
 
 
 def moved(conv: ConvNode) -> int:
@@ -104,6 +128,13 @@ class _Calls:
         shape, stride = (tuple(of[i] for i in order) for of in (own.shape, own.stride))
         return self.call(aten.permute.default, (value, list(order)), shape, stride)
 
+    def patches(self, x: fx.Node, high: int, wide: int) -> fx.Node:
+        """The patches of images, one a row."""
+        (images, channels, down, across), (n, c, h, v) = spec_of(x).shape, spec_of(x).stride
+        split = images, channels, down // high, high, across // wide, wide
+        parts = self.call(aten.view.default, (x, list(split)), split, (n, c, h * high, h, v * wide, v))
+        return self.view(self.permute(parts, APART), images * split[2] * split[4], channels * high * wide)
+
 
 def write(graph: fx.Graph, conv: ConvNode) -> None:
     """Replace a convolution that `serves` names, and whose result has its channels innermost. Changes `graph`."""
@@ -120,15 +151,36 @@ def write(graph: fx.Graph, conv: ConvNode) -> None:
         whole = to.view(grid, images, down * high, across * wide, filters)
     else:
         down, across = sizes[0] // high, sizes[1] // wide
-        n, c, h, v = spec_of(x).stride
-        split, strides = (images, channels, down, high, across, wide), (n, c, h * high, h, v * wide, v)
-        parts = to.permute(to.call(aten.view.default, (x, list(split)), split, strides), APART)
-        rows = to.view(parts, images * down * across, channels * high * wide)
+        rows = to.patches(x, high, wide)
         right = to.permute(to.view(w, filters, channels * high * wide), (1, 0))
-        result = to.call(aten.mm.default, (rows, right), (images * down * across, filters))
+        target, args = (aten.mm.default, (rows, right)) if conv.b is None else (aten.addmm.default, (conv.b, rows, right))
+        result = to.call(target, args, (images * down * across, filters))
         whole = to.view(result, images, down, across, filters)
     shape = spec_of(node).shape
     replace(node, to.call(aten.permute.default, (whole, [0, 3, 1, 2]), shape, channels_last_stride(shape)))
+
+
+def write_backward(graph: fx.Graph, conv: ConvBackward) -> None:
+    """Replace the backward pass of such a convolution, whose gradients have their channels innermost. Changes `graph`."""
+    node: fx.Node = conv.node
+    g, x, w = node.args[:3]
+    (images, channels, *sizes), (filters, _, high, wide) = spec_of(x).shape, spec_of(w).shape
+    down, across, terms = sizes[0] // high, sizes[1] // wide, channels * high * wide
+    rows = images * down * across
+    for user in list(node.users):
+        to = _Calls(graph, user)
+        of_rows = to.view(to.permute(g, (0, 2, 3, 1)), rows, filters)
+        if user.args[1] == 1:
+            made = to.call(aten.mm.default, (to.permute(of_rows, (1, 0)), to.patches(x, high, wide)), (filters, terms))
+            replace(user, to.view(made, filters, channels, high, wide))
+        elif user.args[1] == 0:
+            made = to.call(aten.mm.default, (of_rows, to.view(w, filters, terms)), (rows, terms))
+            apart = to.permute(to.view(made, images, down, across, channels, high, wide), BACK)
+            whole = to.view(apart, images, *sizes, channels)
+            replace(user, to.permute(whole, (0, 3, 1, 2)))
+        else:
+            replace(user, to.call(aten.sum.dim_IntList, (g, [0, 2, 3]), (filters,)))
+    graph.erase_node(node)
 
 
 def _write_pixels(graph: fx.Graph, conv: ConvNode) -> None:

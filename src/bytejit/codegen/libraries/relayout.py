@@ -14,15 +14,16 @@ from .convolution import ConvBackward, convertible, is_nhwc, match_conv_backward
 
 
 def convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple[fx.Node, fx.Node]]) -> None:
-    """Insert a conversion before each reader that needs the other layout; readers of one tensor share it."""
-    made: dict[fx.Node, fx.Node] = {}
+    """Insert a conversion before each reader that needs the other layout, or a part as a tensor of its own; readers of one tensor
+    share it."""
+    made: dict[tuple[fx.Node, bool], fx.Node] = {}
     for reader, tensor in conversions:
-        if tensor not in made:
+        to_inner = inner[reader] if tensor.target is aten.slice.Tensor else not inner[tensor]
+        if (tensor, to_inner) not in made:
             spec = spec_of(tensor)
-            to_inner = not inner[tensor]
             form = torch.channels_last if to_inner else torch.contiguous_format
             stride = channels_last_stride(spec.shape) if to_inner else contiguous_stride(spec.shape)
-            made[tensor] = call_before(
+            made[tensor, to_inner] = call_before(
                 graph,
                 reader,
                 aten.clone.default,
@@ -30,16 +31,21 @@ def convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple
                 Spec(spec.shape, stride, spec.dtype, spec.device),
                 {"memory_format": form},
             )
-        reader.replace_input_with(tensor, made[tensor])
+        reader.replace_input_with(tensor, made[tensor, to_inner])
 
 
-def restride(node: fx.Node, is_inner: bool, is_conv: bool) -> None:
-    """Set whether a node's result has its channels innermost."""
+def restride(node: fx.Node, is_inner: bool, kind: str) -> None:
+    """Set whether a node's result has its channels innermost. kind: as in `layout.LayoutNode`."""
     specs = node.meta.get("spec")
-    if isinstance(specs, Spec):
+    if kind == "part":
+        whole, dim, step = node.args[0], *(node.args[i] if len(node.args) > i else default for i, default in ((1, 0), (4, 1)))
+        own = spec_of(whole)
+        stride = tuple(n * step if d == dim % len(own.shape) else n for d, n in enumerate(own.stride))
+        node.meta["spec"] = Spec(spec_of(node).shape, stride, own.dtype, own.device)
+    elif isinstance(specs, Spec):
         if convertible(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
             node.meta["spec"] = _as(specs, is_inner)
-    elif isinstance(specs, tuple) and (is_inner or is_conv):
+    elif isinstance(specs, tuple) and (is_inner or kind == "conv"):
         node.meta["spec"] = tuple(_as(s, is_inner) if convertible(s) else s for s in specs)
 
 
