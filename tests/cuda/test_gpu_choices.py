@@ -1,4 +1,4 @@
-"""Whatever library, layout and fused call the timing chooses, a network returns as eager: choices at random. Skipped without a GPU."""
+"""Whatever library, layout and fused call is chosen, a network returns as eager: choices at random. Skipped without a GPU."""
 
 from __future__ import annotations
 
