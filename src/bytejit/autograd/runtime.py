@@ -26,13 +26,14 @@ from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
 from bytejit.runtime.rollback import random_states
 
+from .freed import UNPACK, Freed, Held
 from .joint import Given, JointView, Made, Recipe
 from .partition import Parts
 from .undefined import without
 from .unused import Watched
 from .versions import TWICE, check_unchanged
 
-UNPACK = getattr(torch._C._autograd.SavedTensor, "unpack", None)  # torch 2.11 has none
+NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class TrainingProgram:
         self.outs = tuple(map(maker, parts.recipes))
         self.unused: Watched | None = Watched(info_of(gm).where)  # None: a call has gone backward, or enough are watched
         self.watches = bool(self.first and (parts.kept.inputs or parts.kept.outputs))
+        self.places = parts.saved + len(parts.saved_inputs)
+        self.freed = Freed(parts.kept, self.first, self.read_without)
 
     def __call__(self, *inputs: object) -> object:
         if torch.is_anomaly_enabled() or hooks_of(False) is not None:
@@ -116,8 +119,10 @@ class TrainingProgram:
 
     def saved_values(self, ctx: CompiledRegion, missing: frozenset[int]) -> Sequence[torch.Tensor]:
         """What the forward pass saved. Raises: RuntimeError where the program has written what this backward pass reads."""
-        if not self.parts.saved and not self.parts.saved_inputs:
+        if not self.places:
             return ()
+        if ctx.held is not None:
+            return ctx.held.checked(self.backward(missing).read)
         raw = ctx._raw_saved_tensors if missing else ()
         if not missing or any(x.unpack_hook is not None for x in raw):
             return ctx.saved_tensors
@@ -130,30 +135,58 @@ class TrainingProgram:
 
     def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients of `inputs`, None where there are none."""
-        parts, self.unused = self.parts, None
-        missing = frozenset(i for i, t in enumerate(tangents) if t is None)
+        self.unused = None
+        one = self.first == 1 and tangents[0] is not None
+        missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
+        if ctx.freed and not ctx.freed.isdisjoint(self.freed.results - missing):
+            raise RuntimeError(TWICE)
         if not missing:  # else eager looks at what these outputs need only
-            if ctx.freed:
-                raise RuntimeError(TWICE)
             check_unchanged(ctx.seen)
-            ctx.freed = parts.kept.anything and not torch._C._autograd._get_current_graph_task_keep_graph()
         if len(missing) == len(tangents):
             return [None] * len(self.inputs)
+        made = self.computed(ctx, tangents, missing)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            if missing or ctx.held is not None or self.freed.spares:
+                self.let_go(ctx, missing)
+            else:
+                ctx.freed, ctx.others = self.freed.by_all, None
+        return made
+
+    def computed(
+        self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None], missing: frozenset[int]
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients, from the compiled graph where it can be used."""
         plain = self.only_through_torch(missing, tangents)
         if plain and not torch.is_grad_enabled():
             registry.count("fallbacks", f"a backward pass runs through torch: {plain}")
             with torch.enable_grad():
-                return preserved(self.differentiable, ctx, ctx.saved_tensors, tangents, False)
+                return preserved(self.differentiable, ctx, tangents, False)
         if torch.is_grad_enabled():
             registry.count("fallbacks", "a backward pass runs through torch: it is differentiated again (create_graph=True)")
-            return preserved(self.differentiable, ctx, ctx.saved_tensors, tangents)
+            return preserved(self.differentiable, ctx, tangents)
         saved = self.saved_values(ctx, missing)
         given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
         back = self.backward(missing)
         made, places = back.call(*saved, *given, *ctx.numbers), back.places
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+        return [None if at is None or places[at] is None else made[places[at]] for _, at in self.parts.grads]
+
+    def let_go(self, ctx: CompiledRegion, missing: frozenset[int]) -> None:
+        """Frees what eager frees after a backward pass without retain_graph; torch itself frees what the node saved."""
+        ctx.freed |= self.freed.by(missing)
+        if ctx.freed == self.freed.results:
+            ctx.held = ctx.others = None
+            return
+        left = self.freed.left(ctx.freed)
+        if left or self.applies:  # what a pass through torch reads
+            left |= frozenset(range(len(self.parts.saved_inputs)))
+        else:
             ctx.others = None
-        return [None if at is None or places[at] is None else made[places[at]] for _, at in parts.grads]
+        if self.places:
+            ctx.held = Held.of_node(ctx, left) if ctx.held is None else ctx.held.reduced(left)
+
+    def read_without(self, missing: frozenset[int]) -> frozenset[int]:
+        """The places among what is saved that the backward graph without some tangents reads."""
+        return read_inputs(without(self.parts, missing)[0]).intersection(range(self.places))
 
     def only_through_torch(self, missing: frozenset[int], tangents: Sequence[torch.Tensor | None]) -> str:
         """Why a backward pass cannot use the compiled graph; "" where it can. missing: outputs that were not used."""
@@ -178,13 +211,15 @@ class TrainingProgram:
             return tangent
         return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)
 
-    def differentiable(
-        self, ctx: CompiledRegion, saved: Sequence[torch.Tensor], tangents: Sequence, create: bool = True
-    ) -> Sequence:
+    def differentiable(self, ctx: CompiledRegion, tangents: Sequence, create: bool = True) -> Sequence:
         """The gradients from the traced graph, run again. create: autograd follows them."""
         if ctx.others is None:
             raise RuntimeError("Trying to backward through the graph a second time, after its inputs have been let go")
         parts = self.parts
+        saved: Sequence[torch.Tensor] = ()
+        if self.places:
+            lent = frozenset(range(len(parts.saved_inputs)))
+            saved = ctx.saved_tensors if ctx.held is None else ctx.held.checked(lent)
         inputs = dict(zip(parts.saved_inputs, saved)) | dict(zip(self.others, ctx.others))
         if any(isinstance(t, torch.Tensor) and t._version != v for t, v in zip(ctx.others, ctx.versions)):
             raise RuntimeError(
@@ -228,7 +263,7 @@ class CompiledRegion(torch.autograd.Function):
         ctx.program, ctx.states, ctx.saved_versions = program, states, ()
         if UNPACK is None and program.first > 1:
             ctx.saved_versions = [t._version for t in (*[inputs[i] for i in parts.saved_inputs], *values)]
-        ctx.seen, ctx.freed = (), False
+        ctx.seen, ctx.freed, ctx.held = (), frozenset(), None
         ctx.numbers = made[program.after : program.after + parts.numbers]
         ctx.sizes = made[program.after + parts.numbers :]
         ctx.others = others = [inputs[i] for i in program.others]

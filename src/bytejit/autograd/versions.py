@@ -27,11 +27,12 @@ TWICE = (
 
 @dataclass(frozen=True)
 class Kept:
-    """What eager saves: among a program's inputs and outputs, and whether it saves anything at all."""
+    """What eager saves: among a program's inputs and outputs. holders: of each node that saves something, the results that go
+    backward through it, without repeats."""
 
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
-    anything: bool = False
+    holders: tuple[frozenset[int], ...] = ()
 
     def seen(self, inputs: Sequence, outputs: Sequence) -> tuple:
         """Weak references to these tensors, with their versions."""
@@ -41,29 +42,55 @@ class Kept:
 
 def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: Sequence) -> Kept:
     """What the autograd nodes behind `primals` hold. flat: the program's outputs."""
-    anything, stores = False, set()
-    for node in _nodes(primals):
+    stores: set[int] = set()
+    holders: dict[int, None] = {}
+    for node, results in _nodes(primals).items():
         for name in dir(node):
-            if not name.startswith(RAW):
+            if not name.startswith(RAW) or not _filled(node, name):
                 continue
-            anything = True
+            holders[results] = None
             if not name.endswith(STATISTICS) and not _hooked(node, name):
                 stores |= set(map(id, _stores(node, SAVED + name.removeprefix(RAW))))
     return Kept(
         tuple(i for i, root in enumerate(inputs) if root is not None and root.version > 0 and id(root.store) in stores),
         tuple(i for i, x in enumerate(flat) if type(x) is Fake and x.bound.root.index is None and id(x.m.store) in stores),
-        anything,
+        tuple(frozenset(k for k in range(len(primals)) if bits >> k & 1) for bits in holders),
     )
 
 
-def _nodes(primals: Sequence[Fake]) -> Iterator:
-    seen, stack = set(), [p.grad_fn for p in primals]
+def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
+    """The nodes behind the results, and for each the results that go backward through it, as bits."""
+    order: dict[torch.autograd.graph.Node, None] = {}  # each after those that follow it
+    seen = {None}
+    stack = [(p.grad_fn, False) for p in primals]
     while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
+        node, left = stack.pop()
+        if left:
+            order[node] = None
+        elif node not in seen:
             seen.add(node)
-            yield node
-            stack += [following for following, _ in node.next_functions]
+            stack.append((node, True))
+            stack += [(following, False) for following, _ in node.next_functions]
+    found = dict.fromkeys(order, 0)
+    for k, p in enumerate(primals):
+        found[p.grad_fn] |= 1 << k
+    for node in reversed(order):
+        for following, _ in node.next_functions:
+            if following is not None:
+                found[following] |= found[node]
+    return found
+
+
+def _filled(node: torch.autograd.graph.Node, name: str) -> bool:
+    """Whether a node saves something under a name. An optional operand that was not given is None."""
+    if _hooked(node, name):
+        return True
+    named = SAVED + name.removeprefix(RAW)
+    try:
+        held = getattr(node, named if hasattr(type(node), named) else name)  # an autograd function's have no names
+    except RuntimeError:  # written since, or freed by the region's own backward pass
+        return True
+    return any(x is not None for x in held) if isinstance(held, (list, tuple)) else held is not None
 
 
 def _hooked(node: torch.autograd.graph.Node, name: str) -> bool:
@@ -92,9 +119,14 @@ def check_unchanged(seen: tuple) -> None:
     for ref, version in seen:
         t = ref()
         if t is not None and t._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead. Hint: enable "
-                "anomaly detection to find the operation that failed to compute its gradient, with "
-                "torch.autograd.set_detect_anomaly(True)."
-            )
+            raise changed_since(t, version)
+
+
+def changed_since(t: torch.Tensor, version: int) -> RuntimeError:
+    """Eager's error for a saved tensor that was written."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead. Hint: enable "
+        "anomaly detection to find the operation that failed to compute its gradient, with "
+        "torch.autograd.set_detect_anomaly(True)."
+    )
