@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -113,10 +114,25 @@ def within(manager: Callable, call: Callable) -> Callable:
     return inside
 
 
-def share_a_storage(inputs: tuple, written: list[int]) -> bool:
-    """Whether a written input has the storage of another input."""
+def share_memory(inputs: tuple, written: list[int]) -> bool:
+    """Whether a written input has memory of another input. Cost: 0.1 us an input where each has a storage of its own."""
     storages = [t.untyped_storage()._cdata for t in inputs if isinstance(t, torch.Tensor)]
-    return len(set(storages)) < len(storages) and any(storages.count(inputs[i].untyped_storage()._cdata) > 1 for i in written)
+    if len(set(storages)) == len(storages):
+        return False
+    shared = {s for s, n in Counter(storages).items() if n > 1}
+    found, changed = list[tuple[int, int, bool]](), set(written)
+    for i, t in enumerate(inputs):
+        if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in shared and t.numel():
+            size = t.nbytes if t.is_contiguous() else (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * t.itemsize
+            found.append((t.data_ptr(), size, i in changed))
+    found.sort()
+    end = end_of_written = 0
+    for first, size, writes in found:
+        if first < end_of_written or writes and first < end:
+            return True
+        end = max(end, first + size)
+        end_of_written = max(end_of_written, first + size) if writes else end_of_written
+    return False
 
 
 def overlap_in_memory(inputs: tuple, written: list[int]) -> bool:
@@ -171,7 +187,7 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
     if not aten.mutations:
         return call
     written = sorted({m.input for m in aten.mutations})
-    plain, shared = gm.forward, overlap_in_memory if info_of(gm).arrays else share_a_storage
+    plain, shared = gm.forward, overlap_in_memory if info_of(gm).arrays else share_memory
 
     def checked(*inputs: Any) -> Any:
         if shared(inputs, written):

@@ -226,8 +226,8 @@ class GraphWriter(TorchDispatchMode):
         """Give a fake's storage a new value through it."""
         bound = fake.bound
         root = bound.root
-        if root.index is not None and any(r is not None and r is not root and r.store is root.store for r in self.inputs):
-            raise CannotNormalise("a write into an input that shares its storage with another input")
+        if root.index is not None and any(r is not None and r is not root and root.meets(r) for r in self.inputs):
+            raise CannotNormalise("a write into an input that shares memory with another input")
         if root.lazy is not None or root.read_lazily:
             raise CannotNormalise("a write into memory that is conjugated or negated when it is read")
         if root.index is not None and overlaps(root.spec):

@@ -17,13 +17,31 @@ class Root:
     where it stands for a view that is conjugated or negated when it is read; `read_lazily`: there are such views of it.
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily")
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily", "bytes")
 
     def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
         self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
         self.version, self.index, self.store = 0, index, fake.m.store
         self.lazy: Root | None = None
         self.read_lazily = False
+        self.bytes: tuple[int, int] | None = None  # see `span`
+
+    def meets(self, other: Root) -> bool:
+        """Whether the memory from the first to the last element is partly another's. Parts of one buffer (parameters of a
+        recurrent layer on a GPU, of a model trained as one flat tensor) do not meet; `guarded` looks again at each call."""
+        if self.store is not other.store:
+            return False
+        (first, end), (others, others_end) = self.span(), other.span()
+        return first < others_end and others < end
+
+    def span(self) -> tuple[int, int]:
+        """Where in the storage the elements begin and end. Units: bytes."""
+        if self.bytes is None:
+            shape, stride = tuple(map(symbols.hint, self.spec.shape)), map(symbols.hint, self.spec.stride)
+            elements = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, stride)) + 1
+            first, size = symbols.hint(self.offset), self.spec.dtype.itemsize
+            self.bytes = first * size, (first + elements) * size
+        return self.bytes
 
 
 class Bound:

@@ -135,8 +135,6 @@ def let_go(t: Tracer) -> None:
         t.keyed,
         t.arrays,
         t.stores,
-        t.overlapping,
-        t.storages,
         t.effects.globals_written,
         t.effects.dirty,
         t.looked_into,

@@ -84,8 +84,6 @@ class Tracer:
         self.keyed: dict[int, Var] = {}  # keys that are objects from outside, objects/identities.py
         self.arrays: dict[int, ArrayVar] = {}
         self.stores: dict = {}
-        self.overlapping: list = []
-        self.storages: dict[int, list[TensorVar]] = {}
         self.places: dict[tuple, Where] = {}
         self.state_first: dict = {}  # the same as the region begins with it, and whether a guard says so
         self.nesting = 0  # autocast blocks that it has entered less those that it has left

@@ -119,8 +119,6 @@ class Tensors(Component):
             raise Bug(f"{source.name()} is looked at when the graph is finished")
         sizes = self.t.sizes.input_sizes(obj, source)
         self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, self.t.grad_matters))
-        sharing = self.t.storages.setdefault(obj.untyped_storage()._cdata, [])
-        self.t.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
         fake = fake_like(obj, self.t.stores, *(sizes or ()))
         node = self.t.graph.placeholder(self.placeholder_name(source))
         node.target = node.name  # unique, while the names of two sources may become equal
@@ -128,7 +126,6 @@ class Tensors(Component):
         node.meta.update(val=fake, autograd=(obj.requires_grad, obj.is_leaf), look=fake.m)
         var = TensorVar(node, fake, source, obj, type(obj))
         self.t.inputs.append(var)
-        sharing.append(var)
         self.t.by_fake[id(fake)] = var
         return var
 
