@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 
+from bytejit.kernels.build import PRELUDE, find_compiler
 from bytejit.kernels.build_cpp import build
+from bytejit.kernels.disk import Disk
 from bytejit.options import config
 
 pytestmark = pytest.mark.cxx
@@ -140,3 +146,20 @@ def test_narrow_conversions_bit_by_bit(calls, kind: str, dtype: torch.dtype) -> 
     number = ~expected.isnan()
     assert torch.equal(y.view(torch.int16)[number], expected.view(torch.int16)[number])
     assert torch.equal(y.isnan(), ~number) and torch.equal(back[number], expected.float()[number])
+
+
+def test_loops_over_functions_of_functions_are_vector_loops(tmp_path: Path) -> None:
+    """GCC makes a branch of a comparison with what another one chose, and leaves the loop scalar: 14 times as slow as eager."""
+    compiler = find_compiler(Disk(tmp_path), "")
+    if not compiler.gcc:
+        pytest.skip("GCC alone lists its vector loops")
+    pairs = [(f, g) for f in ("exp", "log", "log1p", "tanh", "expm1", "sigmoid") for g in ("exp", "sigmoid", "log1p")]
+    loops = [
+        f"void k{i}(const f32* p, f32* q, i64 n) {{ _Pragma(\"omp simd\") for (i64 i = 0; i < n; ++i) q[i] = bj::{f}(bj::{g}(p[i])); }}"
+        for i, (f, g) in enumerate(pairs)
+    ]
+    (tmp_path / "pairs.cpp").write_text("\n".join(['#include "glue.h"', *loops]))
+    command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", "-S", "-fopt-info-vec-optimized", "pairs.cpp"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    lines = {int(n) for n in re.findall(r"pairs\.cpp:(\d+):\d+: optimized: loop vectorized", said)}
+    assert [pairs[i] for i in range(len(pairs)) if i + 2 not in lines] == []

@@ -20,7 +20,7 @@ from bytejit.errors import BadSetting, BytejitError
 
 from .disk import Disk
 from .json_cache import json_cache
-from .machine import limits
+from .machine import cpu, limits
 
 PRELUDE = Path(__file__).parent / "prelude"
 
@@ -74,12 +74,14 @@ class Compiler:
             "-fvisibility=hidden",
             "-w",
             "-pipe",
+            *(("-mprefer-vector-width=512",) if cpu().vector_bytes == 64 else ()),  # as torch's: compilers prefer 256
             *limits()[0],
         )
         if not self.gcc:
             return common
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
-        own = ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam")
+        # threaded jumps: a comparison of what another one has chosen becomes a branch, and the loop stays scalar (log1p of exp)
+        own = ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam", "-fno-thread-jumps")
         # GCC 13 puts conditions of neighbouring elements side by side as 1, and reads them as masks: an index out of range of a
         # row of three passed its check. 12 and 14 do not
         return (*common, *own, *(("-fno-tree-slp-vectorize",) if self.major == 13 else ()))

@@ -88,7 +88,7 @@ BJ f32 log_parts(f32 f, f32 e) {
 BJ f32 log_special(f32 x, f32 y) {
     y = x == BJ_INF ? BJ_INF : y;
     y = x == 0.0f ? -BJ_INF : y;
-    return x < 0.0f || x != x ? BJ_NAN : y;
+    return x >= 0.0f ? y : BJ_NAN;
 }
 BJ f32 log(f32 x) {
     bool tiny = x < 1.17549435e-38f;

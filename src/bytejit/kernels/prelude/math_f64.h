@@ -79,7 +79,7 @@ BJ f64 log_parts(f64 f, f64 e) {
 BJ f64 log_special(f64 x, f64 y) {
     y = x == BJ_INF64 ? BJ_INF64 : y;
     y = x == 0.0 ? -BJ_INF64 : y;
-    return x < 0.0 || x != x ? (f64)BJ_NAN : y;
+    return x >= 0.0 ? y : (f64)BJ_NAN;
 }
 BJ f64 log(f64 x) {
     bool tiny = x < 2.2250738585072014e-308;
