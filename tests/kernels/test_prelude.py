@@ -154,10 +154,8 @@ def test_loops_over_functions_of_functions_are_vector_loops(tmp_path: Path) -> N
     if not compiler.gcc:
         pytest.skip("GCC alone lists its vector loops")
     pairs = [(f, g) for f in ("exp", "log", "log1p", "tanh", "expm1", "sigmoid") for g in ("exp", "sigmoid", "log1p")]
-    loops = [
-        f"void k{i}(const f32* p, f32* q, i64 n) {{ _Pragma(\"omp simd\") for (i64 i = 0; i < n; ++i) q[i] = bj::{f}(bj::{g}(p[i])); }}"
-        for i, (f, g) in enumerate(pairs)
-    ]
+    loop = '_Pragma("omp simd") for (i64 i = 0; i < n; ++i) q[i] ='
+    loops = [f"void k{i}(const f32* p, f32* q, i64 n) {{ {loop} bj::{f}(bj::{g}(p[i])); }}" for i, (f, g) in enumerate(pairs)]
     (tmp_path / "pairs.cpp").write_text("\n".join(['#include "glue.h"', *loops]))
     command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", "-S", "-fopt-info-vec-optimized", "pairs.cpp"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
