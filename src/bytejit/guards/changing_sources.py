@@ -8,7 +8,7 @@ from typing import Any
 from .kinds import SizeCondition, expression_text
 from .references import Ref, SourcePrinter
 from .source import Source, source
-from .sources import Computed
+from .sources import Computed, present
 
 
 @source
@@ -37,7 +37,8 @@ class Looked(Source):
     kind: Any
 
     def expr(self, at: SourcePrinter) -> str:
-        return f"{at.bind(self.kind.__getitem__, 'get')}({at.source(self.base)}, {at.source(self.key)})"
+        get = present if issubclass(self.kind, dict) else self.kind.__getitem__
+        return f"{at.bind(get, 'get')}({at.source(self.base)}, {at.source(self.key)})"
 
     def name(self) -> str:
         return f"{self.base.name()}[{self.key.name()}]"

@@ -11,6 +11,7 @@ bj_size PyObject_Size(PyObject*);
 int PyObject_RichCompareBool(PyObject*, PyObject*, int);
 PyObject* PyBool_FromLong(long);
 void* PyType_GetSlot(PyObject*, int);
+unsigned long PyType_GetFlags(PyObject*);
 PyObject* PyUnicode_InternFromString(const char*);
 PyObject* PyObject_GenericGetDict(PyObject*, void*);
 bj_size PyDict_Size(PyObject*);
@@ -162,9 +163,16 @@ BJ PyObject* look(PyObject* dict, PyObject* key, Word* hint) {
     if (*hint > 0 && PyDict_Next(dict, &at, &k, &found) && k == key) return found;
     return look_anew(dict, key, hint);
 }
+// x[key], new. Of a dict without its class's `__getitem__` and `__missing__`: to look at a defaultdict puts no key there.
+static PyObject* other_item(PyObject* x, PyObject* key) {
+    if (!(PyType_GetFlags((PyObject*)type_of(x)) & 1ul << 29)) return PyObject_GetItem(x, key);      // Py_TPFLAGS_DICT_SUBCLASS
+    PyObject* found = PyDict_GetItemWithError(x, key);
+    if (found) Py_IncRef(found);
+    return found;
+}
 static PyObject* item(const Head* head, PyObject* x, const Word* w) {     // null without an error: no such key
     PyObject* key = (PyObject*)w[2];
-    if (type_of(x) != head->dict) return PyObject_GetItem(x, key);
+    if (type_of(x) != head->dict) return other_item(x, key);
     PyObject* found = look(x, key, (Word*)w + 3);
     if (found) Py_IncRef(found);
     return found;
@@ -179,7 +187,7 @@ BJ Answer item_is(const Head* head, PyObject* x, const Word* w, Word op) {
     PyObject* key = (PyObject*)w[2];
     Word want = w[3];
     bool plain = type_of(x) == head->dict;
-    PyObject* found = plain ? look(x, key, (Word*)w + 4) : PyObject_GetItem(x, key);
+    PyObject* found = plain ? look(x, key, (Word*)w + 4) : other_item(x, key);
     if (!found) return PyErr_Occurred() ? ERROR : NO;
     if (plain && op != OP_ITEM_EQUALS) return value_is(head, found, op, want);
     if (plain && (Word)found == want) return YES;

@@ -345,17 +345,36 @@ class DictItem(Source):
         return f"{self.base.name()}[{self.key!r}]"
 
 
-def dict_item(base: Source, key: Any, own_getitem: bool = False) -> Source:
+def present(d: dict, key: Any) -> Any:
+    """What a dict holds under a key. Raises: KeyError. A class's own `__getitem__` and `__missing__` are not called: to look at
+    a defaultdict must not put a key there."""
+    found = dict.get(d, key, _ABSENT)
+    if found is _ABSENT:
+        raise KeyError(key)
+    return found
+
+
+_ABSENT = object()
+
+
+@source
+class PresentItem(DictItem):
+    """base[key] of an instance of a subclass of dict that has a `__getitem__` or a `__missing__`, which are gone round."""
+
+    def expr(self, at: SourcePrinter) -> str:
+        return f"{at.bind(present, 'present')}({at.source(self.base)}, {at.literal(self.key)})"
+
+
+def dict_item(base: Source, key: Any, gone_round: bool = False) -> Source:
     """An item of a dict whose key is kept weakly when it is an object rather than a plain value.
 
-    own_getitem: the dict's class has a `__getitem__` of its own, which is gone round."""
-    key = key if plain(key) else Ref(key)
-    return TupleItem(base, key, dict) if own_getitem else DictItem(base, key)
+    gone_round: the dict's class has methods of its own that are not to be called."""
+    return (PresentItem if gone_round else DictItem)(base, key if plain(key) else Ref(key))
 
 
 @source
 class TupleItem(Source):
-    """tuple.__getitem__(base, i) (or list's, or dict's): for subclasses that override indexing, e.g. named tuples."""
+    """tuple.__getitem__(base, i) (or list's): for subclasses that override indexing, e.g. named tuples."""
 
     base: Source
     index: Any

@@ -14,7 +14,7 @@ from torch import nn
 
 from bytejit.guards.changing_sources import Looked
 from bytejit.guards.kinds import SizeCondition
-from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source
+from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source, present
 from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, Var
 from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 
@@ -40,7 +40,8 @@ def picked(t: Tracer, container: Var, key: Var) -> Var | None:
         return container.late[source][1]
     kind = next(k for k in KINDS if isinstance(container.real, k))
     try:
-        item = kind.__getitem__(container.real, hint(t, key))
+        get = present if kind is dict else kind.__getitem__
+        item = get(container.real, hint(t, key))
     except (LookupError, TypeError):  # for who looks at the constant
         return None
     return t.values.memo_lazy(("item", id(container), source), item, lambda: Looked(container.origin, source, kind))

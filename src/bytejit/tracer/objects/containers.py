@@ -85,8 +85,9 @@ def is_constant(obj: Any) -> bool:
 
 def item_source(d: DictVar, key: object) -> Source:
     """The source of the value under a real key of a dict from outside."""
-    own_getitem = isinstance(d.real, dict) and isinstance(class_attribute(type(d.real), "__getitem__"), types.FunctionType)
-    return dict_item(d.origin, key, own_getitem)
+    cls = type(d.real)
+    own = isinstance(class_attribute(cls, "__getitem__"), types.FunctionType) or hasattr(cls, "__missing__")
+    return dict_item(d.origin, key, issubclass(cls, dict) and own)
 
 
 def is_unchanged(d: DictVar, key: object, value: Var) -> bool:
