@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from bytejit.common.graph_modules import module_of
+from bytejit.common.identity import IdentityMap
 from bytejit.fake.tensor import Fake, was_written
 from bytejit.guards.kinds import ComputedItems
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
@@ -27,6 +28,7 @@ LARGEST = 16_384  # most elements of a tensor that the computation may pass thro
 LONGEST = 64  # most operations of the computation
 VALUES_LIMIT = 2  # entries of a site that hold for some values of tensors only (a mask with and without holes)
 EQUAL_LIMIT = 6  # the same where the values are whether floats are equal to something, which seldom changes
+SEEN_LIMIT = 2  # values of one buffer that graphs are made for: a flag that is set once, but no place where the next item goes
 FEW = 64  # floats of a buffer of which something is asked
 # what may be on the way: operations without effects that return the same for the same arguments
 PURE = frozenset(
@@ -61,6 +63,17 @@ COUNTED = frozenset(
 # what floats from outside may be asked for: whether they are the same as something (a mask, of which the program asks
 # whether it is the usual one) seldom changes, unlike what is computed of them
 COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isnan", "isfinite"})
+
+
+_SEEN: IdentityMap[set[int]] = IdentityMap()  # owner: _counts; size: one a buffer whose value was asked for; goes with the buffer
+
+
+def _counts(buffer: torch.Tensor) -> bool:
+    """Whether a buffer has had so many values, each time that a trace asked for one, that the program counts in it."""
+    seen = _SEEN.get(buffer) or _SEEN.set(buffer, set())
+    if len(seen) <= SEEN_LIMIT:
+        seen.add(hash(tuple(buffer.detach().flatten().tolist())))
+    return len(seen) > SEEN_LIMIT
 
 
 class TensorValues(Component):
@@ -112,6 +125,8 @@ class TensorValues(Component):
         if any(x.real.numel() > LARGEST for x in tensors):
             return None
         lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)  # a symbolic int is a leaf, too
+        if lasting and not self.t.job.measure and any(_counts(x.real) for x in tensors):
+            return None
         limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
         if not lasting and not self.t.job.measure and self.t.job.by_value >= limit:
             return None
