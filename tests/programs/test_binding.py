@@ -44,3 +44,9 @@ def test_refused(fn):
     with pytest.raises(TypeError):
         fn(torch.ones(2))
     check(fn, F(2))
+
+
+def test_named_self():
+    """An argument whose name becomes that of the graph's own module"""
+    check(lambda x, self_: x * self_, F(2), F(2), graphs=1)
+    check(lambda self, x: self - x, F(2), F(2), graphs=1)
