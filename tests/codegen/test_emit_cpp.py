@@ -31,6 +31,8 @@ PROGRAMS = {
     "matmul": (lambda x, w: (x @ w.t()).relu().sum(1), (r(32, 16), r(8, 16))),
     "pad_cat": (lambda x: torch.cat([F.pad(x, (1, 1)), x.flip(1)[:, :2]], 1), (r(4, 6),)),
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), (r(40, 70),)),
+    "arg_lanes": (lambda x: (x.argmax(1), x.argmin(1), x.relu().argmin(1)), (torch.randint(-3, 3, (50, 41)).float(),)),
+    "arg_nan": (lambda x: (x.argmax(1), x.argmin(1)), (torch.where(r(9, 36) > 1.5, float("nan"), r(9, 36)),)),
     "scan": (lambda x: x.cumsum(1), (r(5, 33),)),
     "ints": (lambda x, y: (x // y, x % y, (x + y).sum()), (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
     "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),

@@ -80,8 +80,9 @@ class Compiler:
         if not self.gcc:
             return common
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
-        # threaded jumps: a comparison of what another one has chosen becomes a branch, and the loop stays scalar (log1p of exp)
-        own = ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam", "-fno-thread-jumps")
+        # partial redundancies eliminated, a comparison of what another one chose becomes a branch, and the loop stays scalar:
+        # log1p(exp(x)), argmin(maximum(0, x))
+        own = ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam", "-fno-tree-pre")
         # GCC 13 puts conditions of neighbouring elements side by side as 1, and reads them as masks: an index out of range of a
         # row of three passed its check. 12 and 14 do not
         return (*common, *own, *(("-fno-tree-slp-vectorize",) if self.major == 13 else ()))

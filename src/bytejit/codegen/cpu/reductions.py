@@ -160,20 +160,19 @@ class Reductions(ABC):
         t.add(f"{where} = {name} ? {at} : {where};")
 
     def finish(self, r: Reduce, n: NestState) -> None:
-        """Combine the partial results of the lanes, pairwise."""
+        """Combine the partial results of the lanes, sums and their like pairwise."""
         if emptied(r, n.sums):
             self.finish_wide(r, n)
             return
         if n.block or n.lanes == 1:
             return
         t = self.text
-        t.open(f"for (int half = {n.lanes // 2}; half; half /= 2) for (int k = 0; k < half; ++k)")
         if common.pair(r):
-            best, at = f"{r.name}_best_part", f"{r.name}_part"
-            self.better(r, f"{best}[k]", f"{at}[k]", f"{best}[k + half]", f"{at}[k + half]")
+            t.add(f"bj::best_lane<{n.lanes}, {str(r.kind == 'argmax').lower()}>({r.name}_best_part, {r.name}_part);")
         else:
+            t.open(f"for (int half = {n.lanes // 2}; half; half /= 2) for (int k = 0; k < half; ++k)")
             t.add(f"{r.name}_part[k] = {combine(r, f'{r.name}_part[k]', f'{r.name}_part[k + half]')};")
-        t.close()
+            t.close()
         t.add(f"const {r.dtype} {r.name} = {r.name}_part[0];")
         self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 

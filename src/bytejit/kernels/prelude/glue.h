@@ -74,6 +74,30 @@ template <class T> BJ b8 arg_min(T v, i64 i, T w, i64 j) {
     b8 first = i < j, vn = isnan(v), wn = isnan(w);
     return (vn & (!wn | first)) | (!vn & !wn & ((v < w) | ((v == w) & first)));
 }
+// The best of N lanes, to the first of them: its value, then the first index that has it. Lane by lane takes twice as long.
+template <int N, bool largest, class T> BJ void best_lane(T* best, i64* at) {
+    const i64 none = 9223372036854775807LL;
+    T top = best[0];
+    i64 first = none;
+    i32 nan = 0;
+    if constexpr (largest) {
+#pragma omp simd reduction(max : top)
+        for (int k = 0; k < N; ++k) top = best[k] > top ? best[k] : top;
+    } else {
+#pragma omp simd reduction(min : top)
+        for (int k = 0; k < N; ++k) top = best[k] < top ? best[k] : top;
+    }
+#pragma omp simd reduction(| : nan)
+    for (int k = 0; k < N; ++k) nan |= (i32)isnan(best[k]);
+#pragma omp simd reduction(min : first)
+    for (int k = 0; k < N; ++k) {
+        b8 hit = ((nan != 0) & isnan(best[k])) | ((nan == 0) & (best[k] == top));
+        i64 i = hit ? at[k] : none;
+        first = i < first ? i : first;
+    }
+    for (int k = 0; nan && k < N; ++k) top = isnan(best[k]) ? best[k] : top;
+    best[0] = top, at[0] = first;
+}
 template <class T> BJ void atomic_add(T* p, T v) {
     T old = *p, sum;
     do sum = old + v;
