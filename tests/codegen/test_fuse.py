@@ -55,6 +55,18 @@ def test_becomes_one_kernel(name: str) -> None:
     assert len(found) == 1, [k.ops for k in found]
 
 
+def test_channels_of_all_groups_are_lanes() -> None:
+    """Within the group's kernel a loop over its 4 channels would leave three quarters of a vector empty."""
+    x = torch.randn(2, 32, 16, 16).to(memory_format=torch.channels_last)
+    assert not kernels(lambda x: F.silu(F.group_norm(x, 8)), x)[-1].nests[0].axes
+
+
+def test_rows_fetched_by_computed_indices_are_stored_before_they_are_turned() -> None:
+    x = torch.randn(2, 32, 16, 16).to(memory_format=torch.channels_last)
+    resized = kernels(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear").contiguous(), x)
+    assert [k.ops for k in resized] == [("upsample_bilinear2d.default",), ("clone.default",)]
+
+
 def test_a_row_is_read_once_a_pass_and_kept_near() -> None:
     _, fused, _ = same(lambda x: x.softmax(-1), X)
     kinds = {b.kind for b in fused.buffers.values()}

@@ -159,7 +159,9 @@ def test_loops_over_functions_of_functions_are_vector_loops(tmp_path: Path) -> N
     loops = [f"void k{i}(const f32* p, f32* q, i64 n) {{ {loop} q[i] = bj::{pair}; }} }}" for i, pair in enumerate(pairs)]
     pairs.append("argmin(maximum(0.0f, x))")
     better = "b8 w = bj::arg_min<f32>(y, i, q[i], m[i]); q[i] = w ? y : q[i]; m[i] = w ? i : m[i];"
-    loops.append(f"void am(const f32* p, f32* q, i64* m) {{ {loop} f32 y = bj::maximum(0.0f, x); {better} }} }}".replace("i < n", "i < 16"))
+    loops.append(
+        f"void am(const f32* p, f32* q, i64* m) {{ {loop} f32 y = bj::maximum(0.0f, x); {better} }} }}".replace("i < n", "i < 16")
+    )
     (tmp_path / "pairs.cpp").write_text("\n".join(['#include "glue.h"', *loops]))
     command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", "-S", "-fopt-info-vec-optimized", "pairs.cpp"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr

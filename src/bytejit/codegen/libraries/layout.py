@@ -59,6 +59,7 @@ FOLLOWS = frozenset(
         aten.upsample_nearest2d.vec,
         aten.upsample_bilinear2d.vec,
         aten.hardswish.default,
+        aten.native_group_norm.default,
         aten.native_batch_norm_backward.default,
         aten.cudnn_batch_norm_backward.default,
         aten.batch_norm_backward.default,

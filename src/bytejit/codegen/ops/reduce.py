@@ -264,39 +264,6 @@ def rms_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None = None, e
     return ctx.map(at)
 
 
-@row("group_norm", "native_group_norm")
-def group_norm(
-    ctx: Lowering,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    N: int,
-    C: int,
-    HxW: int,
-    groups: int,
-    eps: float,
-) -> tuple:
-    acc, each = acc_dtype(x.dtype), ix.size_of(ix.floordiv(C, groups, {}))
-    if each == 0:
-        raise NoRule("group_norm of no channels")
-    rest = x.shape[2:]
-    split = ctx.view(x, (N, groups, each, *rest), lambda c: (c[0], c[1] * each + c[2], *c[3:]))
-    dims = tuple(range(2, len(split.shape)))
-    avg, m2 = moments(ctx, split, dims, acc)
-    rstd = ctx.pointwise(m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(split, dims)) + eps).do("rsqrt").e)
-
-    def at(c: tuple) -> Expr:
-        g = (c[0], ix.floordiv(c[1], each, ctx.sizes))
-        v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, g))) * F(ctx, ctx.read(rstd, g))
-        v = v * F(ctx, ctx.read(weight, (c[1],), acc)) if weight is not None else v
-        return (v + F(ctx, ctx.read(bias, (c[1],), acc)) if bias is not None else v).e
-
-    return (
-        ctx.map(at, 0),
-        *(copied(ctx, s, i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
-    )
-
-
 def copied(ctx: Lowering, v: Value, i: int) -> Value:
     """v as the i-th result of the node."""
     return ctx.map(lambda c: ctx.read(v, c), i)

@@ -26,7 +26,7 @@ from bytejit.codegen.passes import Pass
 
 from . import fuse_kernels
 from .dependencies import Dependencies
-from .inline import inline, transposes
+from .inline import inline, leaves_rows, transposes
 from .side_by_side import side_by_side
 from .split import split_axes
 from .uses import drop_dead, reads, writes
@@ -174,7 +174,7 @@ class Merger:
             if not isinstance(other.step, Kernel) or updates(other.step) or self.too_much(other, node):
                 continue
             made, shared = other.writes & node.reads, other.reads & node.reads
-            if made and not self.few and not fuse_kernels.flexible(node.step) and transposes(other.step, self.buffers):
+            if made and not self.few and self.apart(other.step, node.step):
                 continue
             scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))
         for _, i in sorted(scored):
@@ -185,6 +185,12 @@ class Merger:
                 return True
             self.failed[other.id, node.id] = other.merges, node.merges
         return False
+
+    def apart(self, first: Kernel, second: Kernel) -> bool:
+        """Whether two kernels run along axes that do not go together, on a CPU."""
+        if not fuse_kernels.flexible(second) and transposes(first, self.buffers):
+            return True
+        return leaves_rows(first, [second], self.buffers)
 
     def nearest(self, steps: list[int], step: int) -> list[int]:
         """The steps, in order, that are close to a given one."""

@@ -22,6 +22,7 @@ SMALL = 65536  # points: up to so many run on one thread, so that few rows are e
 FEW_ROWS = 16  # rows, or blocks of columns, of which threads need at least so many
 MANY = 8  # stores: a kernel with more of them is large
 COLUMN_BLOCK = 64  # columns
+LANES = 16  # elements: fewer in the innermost loop leave a vector half empty
 
 
 def flexible(k: Kernel) -> bool:
@@ -126,6 +127,8 @@ def fuse_pair(
     outer = common_outer_axes(first, second, al)
     if outer is None:
         return None
+    if not few and any(cuts_lanes(k, set(outer), names, buffers) for k, names in ((first, al.axes), (second, {}))):
+        return None
     read = {e.name for e in loads(kernel_roots(second))}
     vertical = any(s.buffer in read for p in first.nests for s in p.stores)
     enough = worthwhile(first, second, outer, al, buffers, vertical)
@@ -207,6 +210,20 @@ def worthwhile(
                 if flexible(k) and flexible(first) and flexible(second):
                     return False
     return total <= max(SMALL, few) or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
+
+
+def cuts_lanes(k: Kernel, outer: set[str], names: dict[str, str], buffers: dict[str, Buffer]) -> bool:
+    """Whether a kernel on any axes would keep only a part of its innermost run, less than a vector: 4*g + c of an outer g and
+    a c over range(4). names: of its axes, as `outer` has them."""
+    if not flexible(k):
+        return False
+    sizes = {a.name: a.size for a in k.axes}
+    inner = innermost(k, k.nests[0], buffers)
+    least = sizes.get(inner) if inner is not None and names.get(inner, inner) not in outer else None
+    if not isinstance(least, int) or least >= LANES:
+        return False
+    terms = [ix.axis_terms(x) or () for s in k.nests[0].stores for x in s.coords]
+    return any((inner, 1) in of and any(c == least and names.get(a, a) in outer for a, c in of) for of in terms)
 
 
 # ---- nests of one kernel ---------------------------------------------------------------------------------------------

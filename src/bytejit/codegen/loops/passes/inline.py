@@ -78,6 +78,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
             near = readers.get(store.buffer, [])
             apart = not launches and transposes(new, loops.buffers) and not all(map(flexible, near))
+            apart = apart or not launches and leaves_rows(new, near, loops.buffers)
             again = launches and cheap_at_any_point(new, store) or cheaper_than_memory(new, store, near, loops.buffers, launches)
             good = again or not apart and worth_inlining(new, store, near, loops.buffers)
             if good and makes_checks(near, store, sizes):
@@ -202,6 +203,25 @@ def cheap_at_any_point(k: Kernel, store: Store) -> bool:
         and not may_raise((store.value,))
         and len(loads((store.value,))) <= 5
     )
+
+
+def leaves_rows(k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
+    """Whether a kernel fetches rows by computed indices, as an upsampling with the channels innermost, and a reader runs along
+    another axis: a load of its own for each element, where tiles cannot help."""
+    if not flexible(k) or len(k.nests[0].stores) != 1:
+        return False
+    store = k.nests[0].stores[0]
+    fetched = [e for e in loads((store.value,)) if next(ix.values_in(e.attr), None) is not None]
+    inner = innermost(k, k.nests[0], buffers) if fetched and points(k.axes) >= LARGE else None
+    dims = [d for d, c in enumerate(store.coords) if inner is not None and inner in ix.variables(c)]
+    if not dims or any(inner in axes_below(v) for e in fetched for v in ix.values_in(e.attr)):
+        return False
+    for reader in readers:
+        for p in reader.nests:
+            along = innermost(reader, p, buffers)
+            if any(e.name == store.buffer and along not in ix.variables(e.attr[dims[0]]) for e in loads(p.roots())):
+                return True
+    return False
 
 
 def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
