@@ -18,16 +18,17 @@ from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
 from bytejit.codegen.aten.float_marks import FloatMarks, with_marks
 from bytejit.codegen.aten.graph import Aten, Out, check, renumbered
-from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
 from bytejit.codegen.aten.normalise import FakeRun, Outputs, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.sizes import same
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of
 from bytejit.common.saved_tensors import unhooked
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
 
@@ -308,7 +309,7 @@ def _backward(rec: Recorder, primals: Sequence[Fake], leaves: Sequence[tuple[int
     """The gradients of the leaves, and the tangents that they were computed from. Raises: CannotNormalise."""
     tangents = []
     for i, primal in enumerate(primals):
-        tangent = make(_alone(primal))
+        tangent = make(_tangent_of(primal))
         rec.placeholder(f"tangent{i}", tangent)
         tangents.append(tangent)
     if not primals or not leaves:
@@ -322,9 +323,13 @@ def _backward(rec: Recorder, primals: Sequence[Fake], leaves: Sequence[tuple[int
     return grads, tangents
 
 
-def _alone(fake: Fake) -> Meta:
-    """The meta of a tensor that is alone in its storage."""
-    return fake_of_spec(spec_of(fake)).m
+def _tangent_of(fake: Fake) -> Meta:
+    """The meta of a result's gradient: alone in its storage, laid out as the result. Where elements of the result share memory (an
+    expanded tensor, windows) each has a gradient of its own."""
+    spec = spec_of(fake)
+    if overlaps(spec) or any(same(step, 0) for step in spec.stride):
+        spec = replace(spec, stride=contiguous_stride(spec.shape))
+    return fake_of_spec(spec).m
 
 
 # ---- numbers of inputs and outputs -----------------------------------------------------------------------------------
