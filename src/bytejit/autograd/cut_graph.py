@@ -17,7 +17,6 @@ from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.common.gradients import gradients, leaf_gradients
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
-from bytejit.fake.tensor import Fake
 from bytejit.shapes import symbols
 
 SET_GRAD = torch._C._set_grad_enabled
@@ -43,10 +42,8 @@ class CutPart:
 
 
 def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
-    """The parts of a graph, in order. Raises: CannotNormalise where ambient state is set in it, or where sizes are symbolic."""
+    """The parts of a graph, in order. Raises: CannotNormalise where ambient state is set in it."""
     nodes = list(gm.graph.nodes)
-    if any(symbolic(n.meta.get("val")) for n in nodes):
-        raise CannotNormalise("an output that needs a gradient is computed from another, with symbolic sizes")
     calls = [n for n in nodes if n.op not in ("placeholder", "output")]
     groups = grouped(calls, node)
     if not groups[-1]:
@@ -92,18 +89,25 @@ def retained(run: fx.Node) -> bool:
     return run.args[3] is True and not (run.target is gradients and run.args[4])
 
 
-def symbolic(value: object) -> bool:
-    """Whether a value of a node has symbols."""
-    if isinstance(value, (tuple, list)):
-        return any(map(symbolic, value))
-    return symbols.any_symbolic(value.m.shape) if type(value) is Fake else symbols.is_symbolic(value)
+def numbers_for(calls: Sequence[fx.Node]) -> list[fx.Node]:
+    """The calls on numbers alone, of other parts, that these calls need: they are made again. In order."""
+    own, found = set(calls), dict[fx.Node, None]()
+    stack = list(calls)
+    while stack:
+        for n in stack.pop().all_input_nodes:
+            if n.op != "placeholder" and n not in own and n not in found and symbols.is_symbolic(n.meta.get("val")):
+                found[n] = None
+                stack.append(n)
+    return [n for n in calls[0].graph.nodes if n in found] if found else []
 
 
 def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> CutPart:
     """The calls as a graph of their own. mode: whether gradients are on at its start."""
+    plain, calls = calls[0].target in PASSES, [*numbers_for(calls), *calls]
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    taken = dict.fromkeys(i for n in calls for i in n.all_input_nodes if i not in own)
+    numbers = [n for n in placeholders if symbols.is_symbolic(n.meta.get("val"))]  # shapes may have any of them
+    taken = dict.fromkeys([*numbers, *(i for n in calls for i in n.all_input_nodes if i not in own)])
     for n in taken:
         made = env[n] = graph.placeholder(n.name)
         made.meta.update(n.meta)
@@ -123,7 +127,6 @@ def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.N
         weights=weights,
         new_grads=(),
     )
-    plain = calls[0].target in PASSES
     return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
 
 

@@ -324,8 +324,8 @@ def _backward(rec: Recorder, primals: Sequence[Fake], leaves: Sequence[tuple[int
 
 
 def _tangent_of(fake: Fake) -> Meta:
-    """The meta of a result's gradient: alone in its storage, laid out as the result. Where elements of the result share memory (an
-    expanded tensor, windows) each has a gradient of its own."""
+    """The meta of a result's gradient: alone in its storage, laid out as the result. Where elements share memory (of an expanded
+    tensor, of windows) each has a gradient of its own."""
     spec = spec_of(fake)
     if overlaps(spec) or any(same(step, 0) for step in spec.stride):
         spec = replace(spec, stride=contiguous_stride(spec.shape))
