@@ -49,17 +49,21 @@ class Held:
         self.values, self.versions, self.places = values, versions, places
 
     @staticmethod
-    def of_node(ctx: FunctionCtx, left: frozenset[int]) -> Held:
-        """What a node saved at the places `left`. Torch lets go of it after the backward pass."""
+    def of_node(ctx: FunctionCtx, left: frozenset[int], inputs: int, single: bool) -> Held:
+        """What a node saved at the places `left`, of which the first `inputs` are inputs. Torch lets go of it after the backward
+        pass. single: the node has one result, which may be what it saved, and is needed whole."""
         raw = ctx._raw_saved_tensors
-        if UNPACK is None or any(raw[i].unpack_hook is not None for i in left):
-            whole = ctx.saved_tensors
-            return Held({i: whole[i] for i in left}, {i: whole[i]._version for i in left}, len(raw))
         values, versions = {}, {}
+        whole = single or UNPACK is None or any(raw[i].unpack_hook is not None for i in left)
+        try:
+            known = ctx.saved_tensors if whole else ()
+        except RuntimeError:  # see below
+            return Held({i: raw[i].data for i in left}, {}, len(raw))
         for i in left:
             try:
-                values[i] = UNPACK(raw[i])
-                versions[i] = values[i]._version
+                found = known[i] if whole or UNPACK is None else UNPACK(raw[i])
+                values[i] = found if i < inputs else found.detach()  # a result would keep this node, and it the result
+                versions[i] = found._version
             except RuntimeError:  # it was written: an error of the backward pass that reads it, not of this one
                 values[i] = raw[i].data
         return Held(values, versions, len(raw))

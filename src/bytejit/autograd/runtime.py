@@ -142,9 +142,8 @@ class TrainingProgram:
             raise RuntimeError(TWICE)
         if not missing:  # else eager looks at what these outputs need only
             check_unchanged(ctx.seen)
-        if len(missing) == len(tangents):
-            return [None] * len(self.inputs)
-        made = self.computed(ctx, tangents, missing)
+        unreached = len(missing) == len(tangents)  # the results of a part of a graph that another part was not asked for
+        made = [None] * len(self.inputs) if unreached else self.computed(ctx, tangents, missing)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             if missing or ctx.held is not None or self.freed.spares:
                 self.let_go(ctx, missing)
@@ -182,7 +181,8 @@ class TrainingProgram:
         else:
             ctx.others = None
         if self.places:
-            ctx.held = Held.of_node(ctx, left) if ctx.held is None else ctx.held.reduced(left)
+            inputs, single = len(self.parts.saved_inputs), self.first == 1
+            ctx.held = Held.of_node(ctx, left, inputs, single) if ctx.held is None else ctx.held.reduced(left)
 
     def read_without(self, missing: frozenset[int]) -> frozenset[int]:
         """The places among what is saved that the backward graph without some tangents reads."""
