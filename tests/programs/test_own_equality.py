@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 
 import torch
@@ -225,3 +226,107 @@ def test_as_many_questions_as_in_eager():
         return x + rows.index(keys[1]) + rows.count(keys[0])
 
     return f, lambda: log
+
+
+@program(F(3), Turn(1, 2, 9), calls=4)
+def test_members_with_operators_of_their_own():
+    """Operators of an Enum's members, written in Python: they run in each call, and see what has changed"""
+    seen, scale = [], [2.0]
+
+    class Level(enum.Enum):
+        LOW = 1
+        HIGH = 2
+
+        def __eq__(self, other):
+            seen.append("eq")
+            return self.value == getattr(other, "value", other)
+
+        def __hash__(self):
+            return hash(self.value)
+
+        def __lt__(self, other):
+            seen.append("lt")
+            return self.value * scale[0] < other.value * scale[0]
+
+        def __mul__(self, x):
+            seen.append("mul")
+            return x * self.value * scale[0]
+
+        def __neg__(self):
+            return Level(3 - self.value)
+
+        def __bool__(self):
+            seen.append("bool")
+            return self.value * scale[0] > 3
+
+        def __len__(self):
+            return self.value
+
+        def __iter__(self):
+            seen.append("iter")
+            return iter(range(self.value))
+
+        def __str__(self):
+            seen.append("str")
+            return f"{self.name} of {scale[0]}"
+
+        @classmethod
+        def _missing_(cls, value):
+            seen.append("missing")
+            return cls.HIGH
+
+    table = {Level.LOW: 1.0, Level.HIGH: 2.0}
+
+    def f(x, n):
+        m = Level(n)
+        scale[0] += 1
+        parts = m == Level.LOW, m in (Level.HIGH, 1), max(m, Level.LOW), -m, len(m), list(iter(m)), str(m), f"{m}", table[m]
+        return m * x if m else x, parts, [Level.LOW, m].count(2), sorted([Level.HIGH, m])
+
+    return f, lambda: (seen, scale)
+
+
+class Flags(enum.Flag):
+    A = 1
+    B = 2
+
+
+@program(F(3), Turn(Flags.A, Flags.A | Flags.B), graphs=1)
+def test_members_of_a_flag():
+    """Iteration over a Flag's members"""
+    return lambda x, flags: [x * flag.value for flag in flags]
+
+
+@program(F(3), calls=2)
+def test_operators_of_a_metaclass():
+    """Operators of a metaclass, written in Python: they run in each call"""
+    seen = []
+
+    class Meta(type):
+        def __iter__(cls):
+            seen.append("iter")
+            return iter(cls.items)
+
+        def __bool__(cls):
+            seen.append("bool")
+            return len(cls.items) > 2
+
+        def __contains__(cls, item):
+            seen.append("contains")
+            return item in cls.items
+
+        def __lt__(cls, other):
+            seen.append("lt")
+            return len(cls.items) < len(other.items)
+
+    class Few(metaclass=Meta):
+        items = [1.0, 2.0]
+
+    class Many(metaclass=Meta):
+        items = [1.0, 2.0, 3.0]
+
+    def f(x):
+        x = sum(x * v for v in Few) if Few else x + 1
+        return x, max(Many), bool(Many), not Few, 2.0 in Few, 5 not in Many, Few < Many, Few > Many, any([Few, Many])
+
+    return f, lambda: seen

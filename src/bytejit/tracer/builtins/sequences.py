@@ -207,9 +207,7 @@ def list_sort(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
     def compare(a: tuple[Var, Var], b: tuple[Var, Var]) -> int:
         t.limits.work_step()
-        if t.comparisons.truth(t.comparisons.compare("lt", a[0], b[0])):
-            return -1
-        return 1 if t.comparisons.truth(t.comparisons.compare("lt", b[0], a[0])) else 0
+        return -t.comparisons.truth(t.comparisons.compare("lt", a[0], b[0]))  # sorted() asks for nothing but `<`
 
     seq.items[:] = [item for _, item in sorted(keyed, key=functools.cmp_to_key(compare), reverse=reverse_)]
     return NONE

@@ -106,6 +106,11 @@ def is_library(module: object) -> bool:
     return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
 
 
+def is_of_library(value: object) -> bool:
+    """Whether a method is of Python or of an installed package: its code has no effects that the program knows of."""
+    return is_library(getattr(getattr(value, "__func__", value), "__module__", None))
+
+
 # names in every class of named tuples, and names that Python or `typing` adds and no operator asks for
 _OF_NAMED_TUPLES = frozenset(NAMESPACE(collections.namedtuple("_OfAll", "a"))) | {
     *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__orig_bases__"),

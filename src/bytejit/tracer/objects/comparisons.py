@@ -32,7 +32,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.objects.class_facts import class_attribute
+from bytejit.tracer.objects.class_facts import class_attribute, is_of_library
 from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
@@ -161,6 +161,10 @@ class Comparisons(Component):
         if b_cls is not a_cls and issubclass(b_cls, a_cls):
             attempts.reverse()
         for v, method, other in attempts:
+            if isinstance(v, Known) and self._has_method(v, method):
+                result = self.t.operators.try_special(v, method, [other])
+                if result is not None:
+                    return result
             if isinstance(v, InstanceVar):
                 own = self.t.attributes.of_class(v.cls, method)
                 if v.base is not None and own is class_attribute(_base_class(v), method):
@@ -235,6 +239,8 @@ class Comparisons(Component):
         if isinstance(v, Known):
             if v.obj is NotImplemented:  # 3.14+: TypeError
                 return self.t.const(self.t.operators.fold(bool, v.obj))
+            if self._has_method(v, "__bool__") or self._has_method(v, "__len__"):
+                return self._instance_truth(v)
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
                 return bool(v.obj)
             return True
@@ -262,20 +268,28 @@ class Comparisons(Component):
             return self._instance_truth(v)
         return True
 
-    def _instance_truth(self, v: InstanceVar) -> bool:
+    def _has_method(self, v: Known, name: str) -> bool:
+        """Whether an object is a class, and its metaclass has code of the program's for an operator."""
+        if not isinstance(v.obj, type) or type(v.obj) is type:
+            return False
+        found = class_attribute(type(v.obj), name)
+        return isinstance(found, types.FunctionType) and not is_of_library(found)
+
+    def _instance_truth(self, v: InstanceVar | Known) -> bool:
+        cls = self.t.type_of(v)
         for method in ("__bool__", "__len__"):
-            found = self.t.attributes.of_class(v.cls, method)
+            found = self.t.attributes.of_class(cls, method)
             if isinstance(found, types.FunctionType):
                 result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, method), [], {}))
                 if not isinstance(result, Known):
-                    raise Break(f"the truth of a {v.cls.__name__} depends on a tensor")
+                    raise Break(f"the truth of a {cls.__name__} depends on a tensor")
                 if method == "__bool__" and type(result.obj) is not bool:
                     raise self.t.raised(TypeError(f"__bool__ should return bool, returned {type(result.obj).__name__}"))
                 return bool(result.obj)
             if found is not None:
-                if v.base is not None:
+                if isinstance(v, InstanceVar) and v.base is not None:
                     return self.truth(v.base)
-                raise Break(f"the truth of a {v.cls.__name__}, a C object")
+                raise Break(f"the truth of a {cls.__name__}, a C object")
         return True
 
 

@@ -15,6 +15,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
+from bytejit.guards.class_lookups import MRO, NAMESPACE
 from bytejit.guards.sources import KnownSource, Source, dict_item
 from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar
@@ -36,7 +37,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 
-from .class_facts import class_attribute
+from .class_facts import class_attribute, is_library
 from .identities import fixed, keyed
 
 # immutable types whose operations may be executed while tracing
@@ -76,11 +77,27 @@ def is_c_enumeration(cls: type) -> bool:
 def is_constant(obj: Any) -> bool:
     """Whether a real object is an immutable value, equal objects being interchangeable."""
     cls = type(obj)
-    if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum) or is_c_enumeration(cls):
+    if cls in CONSTANT_TYPES or is_c_enumeration(cls) or issubclass(cls, enum.Enum) and not has_operators(cls):
         return True
     if cls in (tuple, frozenset, torch.Size):
         return all(map(is_constant, obj))
     return cls is slice and is_constant(obj.start) and is_constant(obj.stop) and is_constant(obj.step)
+
+
+# special methods that run when the class is made, or only for what the tracer leaves alone
+_OF_THE_CLASS = frozenset(
+    ("__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__", "__reduce__", "__reduce_ex__")
+)
+
+
+def has_operators(cls: type) -> bool:
+    """Whether code of the program carries out operators on instances: it may have effects, and read what is not constant."""
+    return any(
+        isinstance(value, types.FunctionType) and name[:2] == name[-2:] == "__" and name not in _OF_THE_CLASS
+        for c in MRO(cls)
+        if not is_library(c.__module__)
+        for name, value in NAMESPACE(c).items()
+    )
 
 
 def item_source(d: DictVar, key: object) -> Source:

@@ -17,7 +17,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var, expect
 from bytejit.tracer.objects.pure_functions import is_pure
 
-from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple
+from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple, is_of_library
 from .containers import NotConstant, to_python
 from .exceptions import exception_var
 
@@ -29,7 +29,7 @@ class Instantiation(Component):
         """cls(*args, **kwargs): the metaclass's __call__, else __new__ and __init__."""
         meta_call, owner = class_lookup(type(cls), "__call__")
         if isinstance(meta_call, types.FunctionType):
-            if issubclass(type(cls), enum.EnumMeta):
+            if meta_call is enum.EnumMeta.__call__ and is_of_library(class_attribute(cls, "_missing_")):
                 return self._fold_class(cls, args, kwargs)
             return self.t.calls.call(self.t.attributes.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
         if meta_call is dict:  # a TypedDict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +30,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
-from .class_facts import class_lookup
+from .class_facts import class_attribute, class_lookup, is_of_library
 from .containers import is_constant
 
 
@@ -60,9 +61,9 @@ class Iteration(Component):
             return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):
             return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.t.limits.steps)
-        if isinstance(v, Known) and isinstance(v.obj, type) and self.t.attributes.find_special(v, "__iter__") is not None:
-            members: Any = v.obj  # a class whose metaclass iterates, as an Enum's
-            return self.iter(SeqVar([self.t.values.constant(m) for m in members], list))
+        if isinstance(v, Known) and isinstance(v.obj, (type, enum.Enum)):
+            if (found := self.t.attributes.find_special(v, "__iter__")) is not None:
+                return self._iter_members(v.obj, found)
         if isinstance(v, TensorVar):
             if v.fake.dim() == 0:
                 raise self.t.raised(TypeError("iteration over a 0-d tensor"))
@@ -73,6 +74,12 @@ class Iteration(Component):
         if isinstance(v, InstanceVar):
             return self._instance_iter(v)
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object is not iterable"))
+
+    def _iter_members(self, members: Any, found: Var) -> Var:
+        """The members of an Enum or of a Flag; what a metaclass of the program's iterates. found: the bound `__iter__`."""
+        if is_of_library(class_attribute(type(members), "__iter__")):
+            return self.iter(SeqVar([self.t.values.constant(m) for m in members], list))
+        return self.iter(self.t.calls.call(found, [], {}))
 
     def set_order(self, v: SetVar) -> list[Var]:
         """The order in which a set made in the trace iterates: that of a real set built the same way."""

@@ -34,7 +34,7 @@ from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.sizes.called_anew import call_anew
 
 from .changing_keys import lacks, picked
-from .class_facts import class_lookup
+from .class_facts import class_attribute, class_lookup, is_of_library
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, runs_code, to_python
 from .external_lists import ExternalList, added
 from .finalizers import check_replaced
@@ -290,6 +290,8 @@ class Subscripts(Component):
                 return self.contains(container.base, item)
         if isinstance(container, Known) and isinstance(container.obj, type):
             found = self.t.attributes.find_special(container, "__contains__")
+            if found is not None and not is_of_library(class_attribute(type(container.obj), "__contains__")):
+                return self.t.comparisons.truth(self.t.calls.call(found, [item], {}))
             if found is not None and isinstance(item, Known):
                 return bool(self.t.operators.fold(operator.contains, container.obj, item.obj).obj)
         if not self.t.iteration.has_iter(container):
