@@ -311,6 +311,19 @@ def test_operators_of_a_metaclass():
             seen.append("bool")
             return len(cls.items) > 2
 
+        def __call__(cls, *args):
+            made = super().__call__(*args)
+            made.more = 2
+            return made
+
+        def __getattr__(cls, name):
+            seen.append(name)
+            raise AttributeError(name)
+
+        def __subclasscheck__(cls, other):
+            seen.append("subclass")
+            return False
+
         def __contains__(cls, item):
             seen.append("contains")
             return item in cls.items
@@ -322,11 +335,15 @@ def test_operators_of_a_metaclass():
     class Few(metaclass=Meta):
         items = [1.0, 2.0]
 
+        def __init__(self, n):
+            self.n = n
+
     class Many(metaclass=Meta):
         items = [1.0, 2.0, 3.0]
 
     def f(x):
-        x = sum(x * v for v in Few) if Few else x + 1
+        made = Few(3)
+        x = sum(x * v for v in Few) if Few else x + made.n * made.more
         return x, max(Many), bool(Many), not Few, 2.0 in Few, 5 not in Many, Few < Many, Few > Many, any([Few, Many])
 
     return f, lambda: seen

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 WORD = 4  # bytes of a version
 HEAP_TYPE = 1 << 9
+IS_ABSTRACT = 1 << 20
 FLAGS = type.__dict__["__flags__"].__get__  # past a metaclass's
 
 

@@ -196,7 +196,7 @@ class Tracer:
         if isinstance(v, Known):
             return type(v.obj)
         if isinstance(v, TensorVar):
-            return v.cls or torch.Tensor
+            return torch.Tensor if v.cls is None else v.cls
         if isinstance(v, (SeqVar, DictVar, DictView, SetVar, InstanceVar, PropertyVar, TensorArrayVar)):
             return v.cls
         if isinstance(v, IterVar):

@@ -6,10 +6,8 @@ import enum
 import types
 from typing import Any
 
-import torch
-
 from bytejit.common import special_cases
-from bytejit.compat.class_versions import HEAP_TYPE
+from bytejit.compat.class_versions import HEAP_TYPE, IS_ABSTRACT
 from bytejit.tracer.builtins.argument_counts import describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import bind
@@ -45,8 +43,8 @@ class Instantiation(Component):
             init, init_owner = class_lookup(type(obj.obj), "__init__")
             if isinstance(init, types.FunctionType):
                 self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
-        if isinstance(obj, (InstanceVar, TensorVar)) and obj.cls is not None and issubclass(obj.cls, cls):
-            init, init_owner = class_lookup(obj.cls or torch.Tensor, "__init__")
+        if isinstance(obj, (InstanceVar, TensorVar)) and obj.cls is not None and cls in MRO(obj.cls):
+            init, init_owner = class_lookup(obj.cls, "__init__")
             if isinstance(init, types.FunctionType):
                 result = self.t.values.real(
                     self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
@@ -105,7 +103,7 @@ class Instantiation(Component):
         return made
 
     def object_new(self, cls: type) -> InstanceVar:
-        if getattr(cls, "__abstractmethods__", None):
+        if cls.__flags__ & IS_ABSTRACT:
             try:
                 object.__new__(cls)
             except TypeError as e:
