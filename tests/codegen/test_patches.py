@@ -93,6 +93,13 @@ def test_pixels(net: nn.Module) -> None:
     assert got[0].stride() == net(x).stride()
 
 
+def test_pixels_of_several_images_are_left() -> None:
+    """The library's convolution of them is faster."""
+    graph = on_gpu(normalised(nn.Conv2d(6, 4, 1).requires_grad_(False), torch.randn(3, 6, 1, 1)))
+    patches.take_pixels(graph)
+    assert aten.convolution.default in [n.target for n in graph.nodes]
+
+
 @pytest.mark.parametrize(
     "net",
     [

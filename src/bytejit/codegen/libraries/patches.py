@@ -28,16 +28,13 @@ TOGETHER = (0, 1, 3, 2, 4, 5)  # [images, rows, columns, rows of a patch, column
 
 
 def take_pixels(graph: fx.Graph, choices: Any = None) -> None:
-    """Write each convolution of images of one pixel as a product (squeeze and excitation, the first layer of a generator): the
-    passes over products then serve it. Changes `graph`."""
+    """Write convolutions of images of one pixel as products: transposed ones (the first layer of a generator), and those of one
+    image (squeeze and excitation), which become one of our kernels. Of more images the library's own are faster (EfficientNet-B0,
+    32 images, f32: 195 us less a call). Changes `graph`."""
     for conv in filter(None, map(match_conv, list(graph.nodes))):
-        x, of = spec_of(conv.x), conv.geometry
-        if (
-            is_static(x)
-            and x.shape[2:] == (1, 1)
-            and _is_plain(conv)
-            and (of["transposed"] or spec_of(conv.w).shape[2:] == (1, 1))
-        ):
+        x, pixel = spec_of(conv.x), (1, 1)
+        gains = conv.geometry["transposed"] or x.shape[0] == 1 and spec_of(conv.w).shape[2:] == pixel
+        if is_static(x) and x.shape[2:] == pixel and gains and _is_plain(conv):
             _write_pixels(graph, conv)
 
 
