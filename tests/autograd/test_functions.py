@@ -242,17 +242,6 @@ def test_differentiated_twice():
 def test_a_result_that_the_region_went_back_through() -> None:
     """An output of a function of the program's, whose backward pass ran in the region: its saved tensors are gone"""
 
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 3 * x * g
-
     def f(x):
         y = Square.apply(x)
         return y, *torch.autograd.grad(y.sum(), x)

@@ -24,7 +24,7 @@ class AsSaid(fx.Interpreter):
 
 
 def products(net: nn.Module, x: torch.Tensor, split: bool = True) -> fx.Graph:
-    """The network's graph with every convolution replaced that can be; checked to return the same."""
+    """The network's graph with every convolution replaced that can be."""
     graph = on_gpu(normalised(net, x))
     if split:
         split_biases(graph, None)

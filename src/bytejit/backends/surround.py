@@ -13,6 +13,7 @@ import torch
 from bytejit.codegen.aten.graph import Aten
 from bytejit.common import profiler_ranges, registry
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.spec import span_of
 
 
 def fakes_of(gm: torch.fx.GraphModule) -> list:
@@ -123,7 +124,7 @@ def share_memory(inputs: tuple, written: list[int]) -> bool:
     found, changed = list[tuple[int, int, bool]](), set(written)
     for i, t in enumerate(inputs):
         if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in shared and t.numel():
-            size = t.nbytes if t.is_contiguous() else (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * t.itemsize
+            size = t.nbytes if t.is_contiguous() else span_of(t.shape, t.stride()) * t.itemsize
             found.append((t.data_ptr(), size, i in changed))
     found.sort()
     end = end_of_written = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .spec import span_of
 from .special_cases import module_of
 from .where import Where, with_source
 
@@ -68,8 +69,7 @@ def tensor_text(x: torch.Tensor) -> str:
     x = x.detach()
     if x.is_contiguous():
         return elements_text(x, tuple(x.shape))
-    span = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride())) if x.numel() else 0
-    return f"{elements_text(x, (span,))}.as_strided({tuple(x.shape)}, {tuple(x.stride())})"
+    return f"{elements_text(x, (span_of(x.shape, x.stride()),))}.as_strided({tuple(x.shape)}, {tuple(x.stride())})"
 
 
 def elements_text(x: torch.Tensor, shape: tuple[int, ...]) -> str:

@@ -31,6 +31,11 @@ def channels_last_stride(shape: tuple) -> tuple:
     return tuple(stride)
 
 
+def span_of(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of memory from the first to the last element, both included; 0 where there are none."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
 def wrap_dim(dim: int, rank: int) -> int:
     """A dimension counted from the front; a tensor without dimensions counts as one of one. Raises: IndexError, as torch."""
     span = rank or 1

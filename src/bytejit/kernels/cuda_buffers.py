@@ -7,17 +7,16 @@ from typing import Any
 
 import torch
 
-from .cuda_capture import (
-    span_of,
-    window,
-)
+from bytejit.common.spec import span_of
+
+from .cuda_capture import window
 
 
 def static_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Memory for the copy of an input: (what is copied into, the same as the input lies). One whose elements share memory is
     copied as that memory."""
     with torch.inference_mode(False), torch.no_grad():
-        room = t.detach().new_empty(span_of(t))
+        room = t.detach().new_empty(span_of(t.shape, t.stride()))
         laid = room.as_strided(t.shape, t.stride())
     return room if torch._debug_has_internal_overlap(t) == 1 or t.numel() > room.numel() else laid, laid
 

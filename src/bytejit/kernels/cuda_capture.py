@@ -246,8 +246,3 @@ def bytes_of(t: torch.Tensor) -> torch.Tensor:
 def window(room: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor in `room` with the dtype, sizes, strides and offset of `like`."""
     return like.detach().new_empty(0).set_(room.untyped_storage(), like.storage_offset(), like.shape, like.stride())
-
-
-def span_of(t: torch.Tensor) -> int:
-    """Elements from the first to the last."""
-    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from bytejit.common.interrupts import poll
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, span_of
 
 from .distance import too_far
 
@@ -312,6 +312,4 @@ def _decide(
 
 def span_bytes(spec: Spec) -> int:
     """Bytes that a tensor of this spec spans."""
-    if 0 in spec.shape:
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize
+    return span_of(spec.shape, spec.stride) * spec.dtype.itemsize

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from bytejit.common.spec import span_of
 from bytejit.common.where import Where
 from bytejit.errors import IncorrectResult
 from bytejit.runtime.rollback import random_states
@@ -64,8 +65,7 @@ def laid_out_alike(x: torch.Tensor) -> torch.Tensor:
     made = x.clone()
     if x.layout is not torch.strided or not x.numel() or made.stride() == x.stride() or x.is_conj() or x.is_neg():
         return made
-    extent = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride()))
-    row = x.as_strided((extent,), (1,), x.storage_offset()).clone()
+    row = x.as_strided((span_of(x.shape, x.stride()),), (1,), x.storage_offset()).clone()
     return torch.empty(0, dtype=x.dtype, device=x.device).set_(row.untyped_storage(), 0, x.shape, x.stride())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, span_of
 from bytejit.fake.tensor import Fake, spec_of
 from bytejit.shapes import symbols
 
@@ -37,8 +37,7 @@ class Root:
     def span(self) -> tuple[int, int]:
         """Where in the storage the elements begin and end. Units: bytes."""
         if self.bytes is None:
-            shape, stride = tuple(map(symbols.hint, self.spec.shape)), map(symbols.hint, self.spec.stride)
-            elements = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, stride)) + 1
+            elements = span_of(*(tuple(map(symbols.hint, of)) for of in (self.spec.shape, self.spec.stride)))
             first, size = symbols.hint(self.offset), self.spec.dtype.itemsize
             self.bytes = first * size, (first + elements) * size
         return self.bytes

@@ -71,7 +71,6 @@ FOLLOWS = frozenset(
     }
 )
 FOLLOWS_ON_GPU = FOLLOWS | {  # kernels of ours there, which read and write any strides
-    aten.native_group_norm.default,
     aten.native_group_norm_backward.default,
     aten.constant_pad_nd.default,
     aten.reflection_pad2d.default,
