@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.quiet_reads import function_of
+
 from .common import caches, debug, logs, registry, torch_controls
 from .common.text import unknown
 from .common.where import where_of
@@ -362,7 +364,7 @@ def _marks(kind: str, fn: Any) -> Any:
     for one in fn if isinstance(fn, (list, tuple)) else (fn,):
         if not callable(one):
             raise TypeError(f"expected a callable, got {type(one).__name__} {one!r:.60}")
-        registry.mark(kind, original(getattr(one, "__func__", one)))
+        registry.mark(kind, original(function_of(one)))
     return fn
 
 

@@ -19,6 +19,7 @@ from bytejit.codegen.loops import index
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
 from bytejit.common.graph_script import stack_trace
+from bytejit.common.quiet_reads import function_of
 from bytejit.common.where import Where, where_of_function
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Source, TensorSize, TensorStride
@@ -65,7 +66,7 @@ def export(
     """
     with recording() as record:
         result = compiled(*args, **kwargs)
-    place = where_of_function(inspect.unwrap(getattr(compiled, "__func__", compiled)))
+    place = where_of_function(inspect.unwrap(function_of(compiled)))
     if len(capture.graphs) > 1:
         raise Unsupported(
             f"the call was compiled to {len(capture.graphs)} graphs",

@@ -13,7 +13,7 @@ import torch
 import torch._dynamo
 
 import bytejit
-from bytejit.common import torch_controls
+from bytejit.common import registry, torch_controls
 from tests.programs.test_corners import Lost
 
 X = torch.arange(4.0)
@@ -42,6 +42,59 @@ def graphs(f, *args, **settings) -> tuple[int, object]:
 
 # names that the oldest torch lacks; what sets them is not there either
 LATER = {"_default_backend"} if not hasattr(torch.compiler, "set_default_backend") else set()
+
+
+# ---- reading marks runs no code of the program -----------------------------------------------------------------------
+TOLD: list[str] = []
+
+
+class TellingMeta(type):
+    def __getattr__(cls, name):
+        TOLD.append(name)
+        raise AttributeError(name)
+
+    def __getattribute__(cls, name):
+        TOLD.append(name)
+        return super().__getattribute__(name)
+
+    def __hash__(cls):
+        TOLD.append("hash")
+        return 1
+
+    def __eq__(cls, other):
+        TOLD.append("eq")
+        return False
+
+
+class Telling(metaclass=TellingMeta):
+    def __getattribute__(self, name):
+        TOLD.append(name)
+        return super().__getattribute__(name)
+
+    def __hash__(self):
+        TOLD.append("hash")
+        return 1
+
+    def __call__(self):
+        return 1
+
+
+@pytest.mark.parametrize("asked", [Telling, Telling()], ids=["a class", "an instance"])
+def test_marks_are_read_without_running_code(asked):
+    """Also in a process that has torch's compiler, where a mark may stand on anything that is called"""
+    ask = torch_controls
+    questions = [ask.disabled, ask.disabled_module, ask.wrapped, ask.constant, ask.allowed, ask.nonstrict, ask.refused]
+    questions += [ask.is_graph_break, ask.substitute, *(functools.partial(registry.marked, kind) for kind in registry.MARK_KINDS)]
+    bytejit.disable(Other.method)
+    TOLD.clear()
+    for question in questions:
+        question(asked)
+    assert not TOLD
+
+
+class Other:
+    def method(self):
+        return 1
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

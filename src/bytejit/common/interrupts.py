@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from bytejit.common.quiet_reads import function_of
+
 T = TypeVar("T")
 
 
@@ -226,7 +228,7 @@ def from_handler(error: BaseException) -> bool:
 def _code_of(handler: object) -> types.CodeType | None:
     if not callable(handler) or handler is _signal.default_int_handler:
         return None
-    found = getattr(handler, "__func__", handler)
+    found = function_of(handler)
     if not isinstance(found, types.FunctionType):
         found = getattr(type(handler), "__call__", None)
     return getattr(found, "__code__", None)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bytejit.common import packages, special_cases, torch_controls
 from bytejit.common.identity import IdentityMap
+from bytejit.common.quiet_reads import function_of
 from bytejit.errors import BackendFailed, BadSetting, MissingPackage
 
 from .counters import count as count
@@ -189,7 +190,7 @@ def mark(kind: str, obj: object, reason: str = "") -> None:
 def marked(kind: str, obj: object) -> bool:
     """Whether a callable, or the function of a bound method, has a mark."""
     table = MARKS[kind]
-    return bool(table) and (obj in table or getattr(obj, "__func__", None) in table)
+    return bool(table) and (obj in table or function_of(obj) in table)
 
 
 def any_marked() -> bool:
@@ -250,7 +251,7 @@ def kept_out(fn: Callable) -> str:
     """Why a Python function is never compiled, nor inlined; "" when it may be."""
     name = getattr(fn, "__qualname__", "a function")
     if marked("disable", fn):
-        reason = MARKS["disable"].get(getattr(fn, "__func__", fn))
+        reason = MARKS["disable"].get(function_of(fn))
         return f"{name} is marked bytejit.disable" + (f": {reason}" if reason else "")
     if marked("disallow", fn):
         return f"{name} is marked bytejit.disallow_in_graph"

@@ -15,7 +15,7 @@ _MODULE = type.__dict__["__module__"].__get__  # past a metaclass's own, which i
 def module_of(obj: object) -> object:
     """What a function or a class keeps as its `__module__`; None for what has none."""
     try:
-        return _MODULE(obj) if isinstance(obj, type) else getattr(obj, "__module__", None)
+        return _MODULE(obj) if issubclass(type(obj), type) else getattr(obj, "__module__", None)
     except AttributeError:  # a class in C that has lost it
         return None
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from bytejit.common import caches, special_cases
+from bytejit.common.quiet_reads import class_attribute, function_of, name_of, own_attributes
 from bytejit.options import Options
 
 LOADED = "torch._dynamo"
@@ -135,7 +136,7 @@ def _left(module: str, name: str, otherwise: object = None) -> Any:
 def _mark(fn: object, name: str) -> object:
     """An attribute that torch has set on a function, or on that of a method; None when it has not."""
     assert name in NAMES, name
-    return getattr(getattr(fn, "__func__", fn), "__dict__", {}).get(name)
+    return own_attributes(function_of(fn)).get(name)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -144,13 +145,13 @@ def disabled(fn: object) -> bool:
     if _mark(fn, DISABLED) in (None, False, OURS):
         return False
     made = _mark(fn, "_torchdynamo_wrapper_id")
-    return (made is None or made == id(getattr(fn, "__func__", fn))) and not _patched(fn)
+    return (made is None or made == id(function_of(fn))) and not _patched(fn)
 
 
 def _patched(fn: object) -> bool:
     """Whether torch itself disabled a function of its own (parts of optimizers) for its own compiler's sake: the wrapper
     stands in the place of the function (a subclass's in that of its base's). What a program disables is an object of its own."""
-    fn = getattr(fn, "__func__", fn)
+    fn = function_of(fn)
     module, found = special_cases.module_of(fn), None
     if special_cases.TORCH.named(module):
         found = sys.modules.get(str(module))
@@ -161,13 +162,13 @@ def _patched(fn: object) -> bool:
 
 def disabled_module(module: object) -> bool:
     """Whether torch.compiler.disable made a module: one around another, whose calls are disabled."""
-    made = getattr(module, "__dict__", {})
+    made = own_attributes(module)
     return made.get("_torchdynamo_wrapper_id") == id(module) and disabled(made.get("forward"))
 
 
 def wrapped(target: object) -> object:
     """What torch.compile was given to make a function or a module; the target itself for any other."""
-    made = getattr(target, "__dict__", {})
+    made = own_attributes(target)
     if not loaded() or made.get("_torchdynamo_wrapper_id") != id(target) or disabled(target) or disabled_module(target):
         return target
     return made.get("_orig_mod") or made.get("_modules", {}).get("_orig_mod") or made.get("_torchdynamo_orig_callable", target)
@@ -207,18 +208,18 @@ def nonstrict(fn: object) -> bool:
 
 def refused(fn: object) -> str:
     """Why a function is not to be in a graph; "" when it may."""
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    name = name_of(fn)
     if _among(fn, "_disallowed_callable_ids"):
         mark = "" if special_cases.TORCH_COMPILER.made(fn) else " is marked torch._dynamo.disallow_in_graph"
         return f"{LOADED}.{name}()" if not mark else name + mark
-    if _mark(fn, "_dynamo_forbidden") or isinstance(fn, type) and "_dynamo_forbidden" in vars(fn):
+    if _mark(fn, "_dynamo_forbidden"):
         return f"{name} is marked torch._dynamo.forbid_in_graph"
     return ""
 
 
 def is_graph_break(fn: object) -> bool:
     """Whether a function is torch._dynamo.graph_break."""
-    return getattr(fn, "__name__", "") == special_cases.GRAPH_BREAK and special_cases.TORCH_COMPILER.made(fn)
+    return name_of(fn) == special_cases.GRAPH_BREAK and special_cases.TORCH_COMPILER.made(fn)
 
 
 def break_switch() -> tuple[dict[str, Any], str] | None:
@@ -230,7 +231,9 @@ def break_switch() -> tuple[dict[str, Any], str] | None:
 def substitute(fn: Callable) -> types.FunctionType | None:
     """The Python function that the program wants followed in place of `fn`; those of torch's own are not the program's."""
     handlers = getattr(_left(FUNCTIONS, "PolyfilledFunctionVariable"), "_get_polyfill_handlers", None)
-    if handlers is None:
+    if handlers is None or isinstance(
+        class_attribute(fn, "__hash__"), types.FunctionType
+    ):  # one in Python is the program's: not to be run
         return None
     try:
         found = handlers().get(fn)

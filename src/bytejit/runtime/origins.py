@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from bytejit.common import torch_frames
+from bytejit.common.quiet_reads import function_of
 from bytejit.options import Settings
 
 from . import module
@@ -35,7 +36,7 @@ def settings_of(target: object) -> Settings:
         return module.settings_of(target) or Settings()
     if isinstance(target, functools.partial):
         return settings_of(target.func)
-    return settings_of_function(getattr(target, "__func__", target)) or Settings()
+    return settings_of_function(function_of(target)) or Settings()
 
 
 def original(fn: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bytejit.common import registry
+from bytejit.common.quiet_reads import function_of
 from bytejit.common.where import Where, source_line, where_of_function
 
 from .entry import Args
@@ -52,7 +53,7 @@ def named_for(args: Args) -> Named | None:
 def parameters_of(m: torch.nn.Module) -> tuple[str, ...]:
     """The positional parameters of a module's forward, without self."""
     fn = _forward(m)
-    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    code = getattr(function_of(fn), "__code__", None)
     return code.co_varnames[fn is not vars(m).get("forward") : code.co_argcount] if code is not None else ()
 
 
@@ -69,7 +70,7 @@ def _forward(m: torch.nn.Module) -> Any:
 def forward_of(m: torch.nn.Module) -> Where:
     """`MyNet.forward` with the line of its definition; where torch's own forward is inherited, the class's first line of code."""
     cls, forward = _own_class(m), _forward(m)
-    places = [_place(getattr(forward, "__func__", forward))]
+    places = [_place(function_of(forward))]
     if not places[0].line or places[0].file.startswith(TORCH):
         own = [_place(f) for f in vars(cls).values() if isinstance(f, types.FunctionType)]
         places = sorted((w for w in own if not w.file.startswith((TORCH, "<"))), key=lambda w: w.line) or places

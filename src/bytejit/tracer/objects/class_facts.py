@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bytejit.common.quiet_reads import function_of
 from bytejit.guards.class_lookups import MISSING, MRO, NAMESPACE, ClassLookups, Lookup, find, searched
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
 
@@ -108,7 +109,7 @@ def is_library(module: object) -> bool:
 
 def is_of_library(value: object) -> bool:
     """Whether a method is of Python or of an installed package: its code has no effects that the program knows of."""
-    return is_library(getattr(getattr(value, "__func__", value), "__module__", None))
+    return is_library(getattr(function_of(value), "__module__", None))
 
 
 # names in every class of named tuples, and names that Python or `typing` adds and no operator asks for

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.quiet_reads import function_of, own_attributes
+
 from .class_facts import NAMESPACE, class_attribute, is_library
 from .containers import is_constant
 
@@ -69,7 +71,7 @@ def method_and_callees(cls: type, name: str) -> list[types.FunctionType]:
     while todo:
         name = todo.pop()
         of = class_attribute(cls, name) if name not in found else None
-        of = getattr(of, "fget", getattr(of, "__func__", of))
+        of = of.fget if isinstance(of, property) else function_of(of)
         if isinstance(of, types.FunctionType):
             found[name] = of
             todo += of.__code__.co_names
@@ -135,10 +137,10 @@ def parts_of(obj: Any, reach: Reach) -> Iterator[Any]:
     elif isinstance(obj, (list, tuple, set, frozenset)):
         yield from obj
     elif isinstance(obj, type):
-        yield from (f for v in NAMESPACE(obj).values() for f in (getattr(v, "fget", v), getattr(v, "__func__", v)))
+        yield from (f for v in NAMESPACE(obj).values() for f in (v.fget if issubclass(type(v), property) else v, function_of(v)))
     elif not isinstance(obj, (torch.Tensor, types.ModuleType)):
         yield type(obj)
-        yield from getattr(obj, "__dict__", {}).values()
+        yield from own_attributes(obj).values()
 
 
 def names_of(code: types.CodeType, space: dict, reach: Reach) -> Iterator[Any]:

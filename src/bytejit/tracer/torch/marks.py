@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.common import registry, special_cases, torch_controls
+from bytejit.common.quiet_reads import name_of
 from bytejit.fake.tensor import was_written
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import KnownSource
@@ -111,8 +112,3 @@ class Marks(Component):
         if ref.weak:
             ref = Ref.strong(value)
         return self.t.values.wrap(value, KnownSource(ref), guard=False)
-
-
-def name_of(fn: object) -> str:
-    """A callable as a message names it."""
-    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
