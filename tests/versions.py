@@ -153,9 +153,9 @@ def environ() -> dict[str, str]:
 
 
 def parts(short: bool, only: list[str]) -> list[list[str]]:
-    """What each process is given: paths below the root."""
+    """What each pytest is given, two processes each: paths below the root."""
     if only:
-        return [[part] for part in only]
+        return [only]
     if short:
         return [[place for place in SHORT if (ROOT / place).exists()]]
     folders = sorted({p.parent for p in (ROOT / "tests").rglob("test_*.py")} - {ROOT / "tests"})
