@@ -39,7 +39,7 @@ class Attention(nn.Module):
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, 8))
 
 
-def graphs_of(model: Callable, calls: list[tuple]) -> int:
+def graphs_of(model: Callable, calls: list[tuple], dynamic: bool | None = None) -> int:
     """Graphs compiled over the calls, each compared with the plain model."""
     graphs: list[int] = []
 
@@ -48,7 +48,7 @@ def graphs_of(model: Callable, calls: list[tuple]) -> int:
         gm(*inputs)  # examples fit the graph, whatever it was traced as
         return gm.forward
 
-    compiled = bytejit.compile(model, backend=backend)
+    compiled = bytejit.compile(model, backend=backend, dynamic=dynamic)
     with torch.no_grad():
         for args in calls:
             torch.testing.assert_close(compiled(*args), model(*args))
@@ -228,9 +228,9 @@ def window(x, w):
     return torch.softmax(w[x] @ w.T, -1)[:, -1]
 
 
-def attribute_series():
+def attribute_series(dynamic):
     model, plain = Steps(), Steps()
-    compiled = bytejit.compile(model, backend=counting)
+    compiled = bytejit.compile(model, backend=counting, dynamic=dynamic)
     for i in range(14):
         for m in (model, plain):
             m.rate, m.table["scale"], m.table["count"] = 0.1 * i + 0.05, 1.5 + i, 7 + i
@@ -240,25 +240,25 @@ def attribute_series():
 GLOBAL_RATE = 0.5
 
 
-def global_series():
+def global_series(dynamic):
     global GLOBAL_RATE
 
     def f(x):
         return x * GLOBAL_RATE
 
-    compiled = bytejit.compile(f, backend=counting)
+    compiled = bytejit.compile(f, backend=counting, dynamic=dynamic)
     for i in range(14):
         GLOBAL_RATE = 0.3 * i + 0.1
         torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
 
 
-def cell_series():
+def cell_series(dynamic):
     rate = 0.5
 
     def f(x):
         return x * rate
 
-    compiled = bytejit.compile(f, backend=counting)
+    compiled = bytejit.compile(f, backend=counting, dynamic=dynamic)
     for i in range(14):
         rate = 0.3 * i + 0.1
         torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
@@ -288,20 +288,24 @@ SERIES: dict[str, tuple] = {  # what changes -> (function, calls, most graphs)
     "ints in a tuple": (lambda x, a: x * a[0], [(ONES, (n, 2)) for n in range(3, 17)], 2),
     "slices": (lambda x, n: x[:n].sum(), [(torch.ones(30), n) for n in range(3, 17)], 2),
     "windows of what grows": (window, [(torch.zeros(1, n, dtype=torch.long), torch.eye(10, 4)) for n in range(5, 40)], 3),
+    "ints of a partial": (lambda x, f: f(x), [(ONES, functools.partial(torch.clamp, max=n)) for n in range(3, 17)], 2),
+    "ints of a lambda": (lambda x, f: f(x), [(ONES, lambda x, n=n: x * n) for n in range(3, 17)], 2),
     "the last so many": (lambda x, n: x[-n:] * 2, [(torch.ones(30), n) for n in range(3, 17)], 2),
 }
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", SERIES)
-def test_series(name: str) -> None:
+def test_series(name: str, dynamic: bool | None) -> None:
     f, calls, most = SERIES[name]
-    assert graphs_of(f, calls) <= most
+    assert graphs_of(f, calls, dynamic) <= most
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("series, most", [(attribute_series, 4), (global_series, 2), (cell_series, 2)])
-def test_series_of_what_is_no_argument(series: Callable, most: int) -> None:
+def test_series_of_what_is_no_argument(series: Callable, most: int, dynamic: bool | None) -> None:
     COUNTED.clear()
-    series()
+    series(dynamic)
     assert len(COUNTED) <= most
 
 

@@ -29,7 +29,7 @@ class Recompiles:
 
     def __init__(self, named: Callable[[], Named], place: Callable[[int], Where], dynamic: Callable[[], bool | None]) -> None:
         self.named, self.place = named, place  # what the function and a resume point of it are called in messages
-        self.dynamic = dynamic  # whether sizes are symbolic: None once they changed
+        self.dynamic = dynamic  # whether sizes are symbolic at once: None once they changed, as other numbers
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}  # point id -> the guards that failed last
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
@@ -83,7 +83,7 @@ class Recompiles:
         logs.log("recompiles", reason, self.place(point), options)
         if torch_controls.setting("error_on_recompile"):
             raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", named.where, reason)
-        if self.dynamic() is None:
+        if self.dynamic() is not False:
             known = self.changed.setdefault(point, {})
             for entry in entries:
                 for source, size in entry.changed_numbers(args).items():

@@ -105,7 +105,7 @@ class Symbols(Component):
         steps: list = []
         for i, s in enumerate(check):
             step = TensorStride(source, i)
-            if s > 1 and d.wants(step) and not d.at_once:
+            if s > 1 and step in d.changed and step not in d.static:  # not at once: most follow from sizes
                 steps.append(self.symbol(step, s))
                 self.t.guard("EXPR", source, self.t.numbers.expr_guard(steps[-1].node.e, f"2 <= {steps[-1].node.e}"))
             else:
