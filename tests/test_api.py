@@ -304,6 +304,14 @@ def test_explain_prints_and_unpacks() -> None:
     assert out_guards
 
 
+@pytest.mark.parametrize("what", [bytejit.explain, bytejit.export])
+def test_arguments_may_come_later(what: Callable) -> None:
+    """torch's own form, explain(f)(x); what needs no arguments is called at once"""
+    same = type(what(double, X))
+    assert type(what(double)(X)) is type(what(torch.nn.Linear(4, 2))(torch.ones(3, 4))) is same
+    assert type(what(lambda: X * 2)) is type(what(lambda x=X, *more: x * 2)) is same
+
+
 def test_export_gives_one_graph() -> None:
     gm, guards = bytejit.export(double, X)
     assert isinstance(gm, torch.fx.GraphModule) and guards

@@ -23,7 +23,7 @@ from .errors import Unsupported, backend_name
 from .options import Settings, config
 from .runtime import module
 from .runtime.builtin_functions import in_python
-from .runtime.origins import mark, original, plain, settings_of, settings_of_function
+from .runtime.origins import mark, needs_arguments, original, plain, settings_of, settings_of_function
 
 CAN_COMPILE = (
     "bytejit compiles Python functions, methods, lambdas, closures, builtin functions, functools.partial of these, objects "
@@ -212,8 +212,11 @@ def explain(fn: Callable, *args: object, html: str | os.PathLike | None = None, 
     The result prints well and unpacks into (explanation, out_guards, graphs, ops_per_graph, break_reasons,
     explanation_verbose). Settings of a compiled `fn` are kept, but graph breaks are shown, not raised. html: a file for the
     report as one page: the program with its graphs and breaks, pictures, kernels beside the lines, times; each graph then
-    runs some times more, on copies. A notebook shows the result so by itself. Raises: what `fn` raises; OSError for the file.
+    runs some times more, on copies. A notebook shows the result so by itself. `explain(fn)(x)`, torch's form, is the same
+    where `fn` needs arguments. Raises: what `fn` raises; OSError for the file.
     """
+    if not args and not kwargs and needs_arguments(fn):
+        return functools.partial(explain, fn, html=html)
     from .explanation import explain as call_and_explain
 
     target, settings = _with_settings(fn)
@@ -262,9 +265,9 @@ def export(
     `fn` is called once. Parameters and buffers become attributes of `gm`; each node's `stack_trace` names the user's line.
     aten_graph: functional ATen operators in place of torch calls. Then decomposition_table says what to put in place of
     some: {operator: function of the same arguments}; and tracing_mode "symbolic" makes sizes symbolic, "real" and "fake"
-    leave them as they are. dynamic: as in `compile`. Warns where `fn` changes Python objects: `gm` does not.
-    Raises: bytejit.exc.Unsupported where the call is not one graph; AssertionError, as torch's own export, for
-    decomposition_table or tracing_mode without aten_graph.
+    leave them as they are. dynamic: as in `compile`. `export(fn)(x)`, torch's form, is the same where `fn` needs arguments.
+    Warns where `fn` changes Python objects: `gm` does not. Raises: bytejit.exc.Unsupported where the call is not one graph;
+    AssertionError, as torch's own export, for decomposition_table or tracing_mode without aten_graph.
     """
     from .exporting import Capture, ExportForm
     from .exporting import export as call_and_export
@@ -273,6 +276,9 @@ def export(
         raise AssertionError("decomposition_table and tracing_mode need aten_graph=True")
     if tracing_mode not in (None, "real", "fake", "symbolic"):
         raise ValueError(unknown("tracing_mode", tracing_mode, ("real", "fake", "symbolic")))
+    if not args and not kwargs and needs_arguments(fn):
+        later: dict[str, Any] = {"decomposition_table": decomposition_table, "tracing_mode": tracing_mode, "dynamic": dynamic}
+        return functools.partial(export, fn, aten_graph=aten_graph, **later)
     dynamic = True if tracing_mode == "symbolic" and dynamic is None else dynamic
     target, settings = _with_settings(fn)
     capture = Capture()

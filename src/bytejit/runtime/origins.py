@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,17 @@ def settings_of(target: object) -> Settings:
     if isinstance(target, functools.partial):
         return settings_of(target.func)
     return settings_of_function(function_of(target)) or Settings()
+
+
+def needs_arguments(target: object) -> bool:
+    """Whether a function, method or module cannot be called without arguments."""
+    call = target.forward if isinstance(target, torch.nn.Module) else target
+    try:
+        signature = inspect.signature(call) if callable(call) else None
+    except (TypeError, ValueError):  # one in C that has none
+        return False
+    needed = () if signature is None else signature.parameters.values()
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in needed)
 
 
 def original(fn: Any) -> Any:
