@@ -178,9 +178,7 @@ def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
         t.trying = None
     if _pending(t):
         raise Break(f"a first call of {plainly.obj.__qualname__}, which changes something besides its cache")
-    for node in list(reversed(t.graph.nodes))[: len(t.graph.nodes) - nodes]:
-        if node.op != "placeholder":
-            t.graph.erase_node(node)
+    t.sizes.erase(node for node in list(t.graph.nodes)[nodes:] if node.op != "placeholder")
 
 
 def _pending(t: Tracer) -> bool:

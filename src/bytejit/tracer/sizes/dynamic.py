@@ -7,6 +7,7 @@ their values as graph nodes and as text, symbol_guards.py their guards).
 from __future__ import annotations
 
 import operator
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,6 +76,19 @@ class Symbols(Component):
         self.t.inputs.append(feed)
         self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
         return value
+
+    def erase(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Take nodes, given in the graph's order, out of it."""
+        held = dict.fromkeys(nodes)
+        self.forget_numbers(held)
+        for node in reversed(held):
+            self.t.graph.erase_node(node)
+
+    def forget_numbers(self, held: Container[torch.fx.Node]) -> None:
+        """A number that one of these nodes computes is computed anew where it is asked for next: they leave the graph, or become
+        a part of their own."""
+        for e in [e for e, node in self.number_nodes.items() if node in held]:
+            del self.number_nodes[e]
 
     def input_sizes(self, obj: torch.Tensor, source: Source) -> tuple[tuple, tuple] | None:
         """Shape and stride of a tensor from outside with symbols for sizes that are dynamic; None where none is."""

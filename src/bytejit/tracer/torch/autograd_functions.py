@@ -118,9 +118,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     extra: tuple = ()
     if cls not in t.job.left_to_torch:
         passes, extra = traced_passes(t, ApplyCall(cls, args[0], ctx, given, outputs, single, [*marked]), forward)
-    for node in reversed(list(t.graph.nodes)[before:]):
-        if node.op != "placeholder":
-            t.graph.erase_node(node)
+    t.sizes.erase(node for node in list(t.graph.nodes)[before:] if node.op != "placeholder")
     inputs = [a.fake for a in given if isinstance(a, TensorVar)]
     fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [m.fake for m in marked], inputs))
     made = [next(fakes) if isinstance(o, TensorVar) else expect(o, Known).obj for o in outputs]

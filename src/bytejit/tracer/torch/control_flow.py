@@ -59,7 +59,9 @@ def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[
     written = any(v.fake._version != n for v, n in before.items())
     if has_external_effects(t) or len(t.deferred_calls) != deferred or written or looked_at != t.backward.looked_at:
         raise Break(f"{what} that have side effects")
-    return [n for n in t.graph.nodes if n not in known and n.op != "placeholder"], result
+    made = [n for n in t.graph.nodes if n not in known and n.op != "placeholder"]
+    t.sizes.forget_numbers(set(made))
+    return made, result
 
 
 def _leaves(t: Any, v: Var) -> list[Var]:
@@ -110,10 +112,7 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
     held = {*yes[0], *no[0]}
     taken = list(dict.fromkeys(i for n in (*yes[0], *no[0]) for i in n.all_input_nodes if i not in held))
     parts = tuple(part_of(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
-    for n in reversed([*yes[0], *no[0]]):
-        t.graph.erase_node(n)
-    for e in [e for e, n in t.sizes.number_nodes.items() if n in held]:
-        del t.sizes.number_nodes[e]
+    t.sizes.erase([*yes[0], *no[0]])
     call = t.tensors.add_node(Branches(parts), None, (predicate.node, *taken), {})
     made = []
     for i, (a, b) in enumerate(pairs):

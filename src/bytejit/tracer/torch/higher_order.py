@@ -136,8 +136,7 @@ def loop_node(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     parts = tuple(
         part_of([*marks, *taken], ns, outputs) for ns, outputs in zip(nodes, ([predicate.node], [v.node for v in results]))
     )
-    for n in reversed([*marks, *nodes[0], *nodes[1]]):
-        t.graph.erase_node(n)
+    t.sizes.erase([*marks, *nodes[0], *nodes[1]])
     call = t.tensors.add_node(WhileLoop(parts, len(inner)), None, (*(v.node for v in carried), *taken), {})
     items = []
     for i, v in enumerate(results):

@@ -122,8 +122,7 @@ def _works_by_element(t: Tracer, args: Any, kwargs: Any) -> Var:
         ok = all(_elementwise(n, (shape[0] - 1, *shape[1:])) for n in _after(t.graph, last))
     except (Break, Raised):
         ok = False
-    for node in reversed(_after(t.graph, before)):
-        t.graph.erase_node(node)
+    t.sizes.erase(_after(t.graph, before))
     if not ok and shape[0] > MOST_ROWS:
         raise Break(f"associative_scan over {shape[0]} rows with a function that is called for each")
     return TRUE if ok else FALSE

@@ -324,8 +324,7 @@ def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, n
     for v in [v for v in t.by_fake.values() if v.node in held]:
         v.node, t.escaped[id(v)] = None, t.limits.steps  # a value that was kept is of no use outside
         t.keep.append(t.by_fake.pop(id(v.fake)))
-    for n in reversed(moved):
-        t.graph.erase_node(n)
+    t.sizes.erase(moved)
     target = transformed(kind, module_of(part), len(leaves), options)
     args = (*(v.node for v in leaves), *taken)
     made = t.tensors.run_fake(target, tuple(n.meta["val"] for n in args), {})
