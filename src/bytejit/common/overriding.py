@@ -15,6 +15,37 @@ from .ambient_kinds import Kind
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 DEFAULT = torch.Tensor.__dict__["__torch_function__"].__func__  # wraps results in the class
 NEVER = torch._C._disabled_torch_function_impl
+# what tracer, guards and kernels ask of a tensor: where a class answers with code of its own, none of them may ask
+ASKED = frozenset(
+    (
+        "shape",
+        "size",
+        "stride",
+        "dtype",
+        "device",
+        "layout",
+        "requires_grad",
+        "is_leaf",
+        "is_cpu",
+        "is_cuda",
+        "is_nested",
+        "is_quantized",
+        "is_conj",
+        "is_neg",
+        "is_inference",
+        "dim",
+        "numel",
+        "storage_offset",
+        "untyped_storage",
+        "data_ptr",
+        "is_contiguous",
+        "element_size",
+        "as_subclass",
+        "detach",
+        "_base",
+        "_version",
+    )
+)
 
 
 def overrides(cls: type) -> str:
@@ -25,6 +56,12 @@ def overrides(cls: type) -> str:
     if found is NEVER or getattr(found, "__func__", None) is NEVER:
         return ""
     return "default" if getattr(found, "__func__", None) is DEFAULT else "own"
+
+
+def answers_as_torch(cls: type) -> bool:
+    """Whether what is asked of a tensor of this class is answered by torch, not by a property or a method of the class."""
+    own = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
+    return cls in PLAIN or all(ASKED.isdisjoint(c.__dict__) for c in own)
 
 
 def runs_operations(cls: type) -> bool:

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from bytejit.common.overriding import overrides, unasked
+
 from .global_state import GlobalState
 from .guard_set import Guard, GuardSet
 from .kinds import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE
 from .program import GuardProgram
-from .sources import Cell, Constant, KnownSource, Local, Ref, Scope, Source, SourcePrinter, StackSlot, Type
+from .sources import (
+    Cell,
+    Constant,
+    KnownSource,
+    Local,
+    Ref,
+    Scope,
+    Source,
+    SourcePrinter,
+    StackSlot,
+    TensorSize,
+    TensorStride,
+    Type,
+)
+
+SIZE, STEP = unasked(torch.Tensor.size), unasked(torch.Tensor.stride)  # of a tensor of any class: no code of the program runs
 
 
 class EntryPrinter(SourcePrinter):
@@ -42,8 +61,15 @@ class EntryPrinter(SourcePrinter):
         if self.program is not None and (name := self.program.local(source)) is not None:
             self.locals[source] = name
             return name
-        text = source.expr(self)
+        text = self.measure(source) if isinstance(source, (TensorSize, TensorStride)) else source.expr(self)
         return self.fetch(source, text) if self.hoist or self.uses.get(source, 0) > 1 else text
+
+    def measure(self, source: TensorSize | TensorStride) -> str:
+        """Text for a tensor's size or stride; a class that overrides torch's functions is not told of it."""
+        if source.base not in self.types or not overrides(self.types[source.base].get()):
+            return source.expr(self)
+        asked = SIZE if isinstance(source, TensorSize) else STEP
+        return f"{self.bind(asked)}({self.source(source.base)}, {source.dim})"
 
     def fetch(self, source: Source, text: str) -> str:
         """Emit a fetch of the source into a local, once; the local's name."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.overriding import answers_as_torch
 from bytejit.compat import numpy_types
 
 from .changing_sources import length_of
@@ -71,7 +72,12 @@ def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[S
                 found[guard.source] = 0
         elif guard.kind == EQUALS:
             found.update(dict.fromkeys(_differing_items(guard, value), 0))
-        elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
+        elif (
+            isinstance(value, torch.Tensor)
+            and answers_as_torch(type(value))
+            and value.layout is torch.strided
+            and value.dim() == len(guard.value.shape)
+        ):
             found.update(_changed_dims(guard.source, guard.value.shape, guard.value.stride, value))
     return found
 
@@ -133,6 +139,8 @@ def _show(value: Any) -> str:
     if isinstance(value, type):
         return value.__qualname__
     if isinstance(value, torch.Tensor):
+        if not answers_as_torch(type(value)):
+            return f"a {type(value).__qualname__}"
         if value.layout is not torch.strided or value.is_nested:
             return f"a {value.layout} tensor"
         return repr(TensorCheck.of(value))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import torch_controls
+from bytejit.common.overriding import answers_as_torch
 from bytejit.common.where import Where
 from bytejit.errors import RecompileError
 from bytejit.runtime.dispatch import SiteState
@@ -51,7 +52,7 @@ class Steering:
         sizes = {
             (name, i): n
             for name, a in zip(point.live, args[point.values :])
-            if isinstance(a, torch.Tensor) and a.layout is torch.strided
+            if isinstance(a, torch.Tensor) and answers_as_torch(type(a)) and a.layout is torch.strided
             for i, n in enumerate(a.shape)
         }
         if point.id not in self.first:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.common.overriding import PLAIN, overrides
+from bytejit.common.overriding import PLAIN, answers_as_torch, overrides
 from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
@@ -102,6 +102,8 @@ class Tensors(Component):
         """A tensor from outside: a placeholder of the graph."""
         if isinstance(obj, Fake):
             raise Break("a fake tensor of another trace")
+        if not answers_as_torch(type(obj)) and not (self.t.job.may_wait and torch.nn.parameter.is_lazy(obj)):
+            raise Break(f"a tensor of the subclass {type(obj).__name__}, which says itself what a tensor looks like")
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
         if obj.is_conj() or obj.is_neg():
