@@ -1,3 +1,4 @@
+# ruff: noqa: B019
 """functools: functions with caches, from outside and made inside; what else it offers."""
 
 import functools
@@ -24,6 +25,59 @@ def test_cached_functions():
         return x * fib(8 + k) + t, table(4, dtype=torch.float32) is t, fib(8 + k)
 
     return f, lambda: (fib.cache_info(), table.cache_info())
+
+
+@program(F(4), Turn(1, 1, 2), graphs=1)
+def test_cached_methods():
+    """Methods under `lru_cache`: a class's cache that all its instances share, read through an instance and through a class"""
+
+    class Scaled:
+        def __init__(self, by):
+            self.by = by
+
+        @functools.lru_cache(maxsize=4)
+        def scale(self, n, plus=0):
+            return self.by * n + plus
+
+        @classmethod
+        @functools.cache
+        def table(cls, n):
+            return [n] * 2
+
+    class More(Scaled):
+        pass
+
+    a, b = Scaled(3), More(5)
+
+    def f(x, k):
+        times = a.scale
+        return x * times(k) + b.scale(k, plus=1), Scaled.scale(a, k), a.table(k) is Scaled.table(k), b.table(k) is a.table(k)
+
+    return f, lambda: (Scaled.scale.cache_info(), Scaled.table.cache_info())
+
+
+@program(F(4), Turn(1, 1, 2, 3, 1), calls=6)
+def test_cached_methods_with_effects():
+    """They run as often as without compiling; instances made in the region, and keys that die"""
+    calls = []
+
+    class Once:
+        @functools.lru_cache(None)
+        def say(self, *what):
+            calls.append(what)
+            return len(what)
+
+        @functools.lru_cache(maxsize=1)
+        def plain(self, n):
+            return n + 1
+
+    one = Once()
+
+    def f(x, k):
+        one.say("hello")
+        return x * one.say("k", k) + Once().plain(k)
+
+    return f, lambda: (calls, Once.say.cache_info(), Once.plain.cache_info())
 
 
 @program(F(4), Turn(1, 1, 2, 3, 1), calls=6)

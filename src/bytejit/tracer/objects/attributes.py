@@ -53,6 +53,7 @@ GENERIC_GETATTR = (
 FIELD = type(NAMESPACE(collections.namedtuple("_OfField", "a"))["a"])  # the descriptor that reads a field of a named tuple
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+BINDS_ITSELF = (types.FunctionType, functools._lru_cache_wrapper)  # read through an instance, it is a method of it
 
 
 class Attributes(Component):
@@ -149,7 +150,7 @@ class Attributes(Component):
 
     def bind_descriptor(self, found: Any, owner: type, v: Var, cls: type, name: str) -> Var:
         """The value of a class attribute when it is read through an instance."""
-        if isinstance(found, types.FunctionType):
+        if isinstance(found, BINDS_ITSELF):
             return MethodVar(self.class_value(owner, name, found), v)
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
             return MethodVar(Known(found), v)
@@ -187,7 +188,7 @@ class Attributes(Component):
         """The value of a classmethod read from a class: its function, bound to the class."""
         inside = found.__func__
         chained = CLASSMETHODS_CHAIN and class_lookup(type(inside), "__get__")[0] is not MISSING
-        if not chained or isinstance(inside, types.FunctionType):
+        if not chained or isinstance(inside, BINDS_ITSELF):
             return MethodVar(self.lift(inside, owner), cls)
         if not isinstance(inside, property):
             raise Break(f"a classmethod of a {type(inside).__name__}")
