@@ -14,27 +14,37 @@ class Names(Component):
 
     def load_global(self, f: Frame, name: str) -> Var:
         """A global, else a builtin. Raises: Raised(NameError)."""
-        written = self.t.effects.globals_written.get(id(f.globals))
-        if written is not None and name in written[1]:
-            value = written[1][name]
-            if value is not None:
-                return value
-        elif name in f.globals:
+        deleted, value = self.known(f.globals, name)
+        if value is not None:
+            return value
+        if not deleted and name in f.globals:
             self.t.program_operators.read_name(f.globals, name)
             return self.t.values.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
         builtins_ = f.globals.get("__builtins__", __builtins__)
         table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)
-        changed = self.t.effects.globals_written.get(id(table))
-        if changed is not None and name in changed[1] and changed[1][name] is not None:
-            return changed[1][name]
-        if name not in table or changed is not None and name in changed[1]:
+        gone, value = self.known(table, name)
+        if value is None and (gone or name not in table):
             raise self.t.raised(NameError(f"name '{name}' is not defined", name=name))
-        return self.builtin(f, name, table)
+        return value or self.builtin(f, name, table, deleted)
 
-    def builtin(self, f: Frame, name: str, table: dict) -> Var:
+    def known(self, space: dict, name: str) -> tuple[bool, Var | None]:
+        """What the region itself says of a name of a namespace: whether it is not there, and what is bound to it. (False,
+        None): nothing, the namespace is to be asked. One that the program holds as a dict, too, is read as that dict."""
+        held = self.t.by_id.get(id(space))
+        if isinstance(held, DictVar):
+            if name not in held.items:
+                self.t.program_operators.read_name(space, name)
+            value = self.t.values.lookup(held, name)
+            return value is None, value
+        written = self.t.effects.globals_written.get(id(space), (space, {}))[1]
+        return name in written and written[name] is None, written.get(name)
+
+    def builtin(self, f: Frame, name: str, table: dict, deleted: bool) -> Var:
+        """A name that is not among the globals; deleted: the region says so, and no guard asks the globals."""
         from bytejit.guards.sources import Scope
 
-        self.t.guard("DICT_ABSENT", Scope.of(f.globals), name)
+        if not deleted:
+            self.t.guard("DICT_ABSENT", Scope.of(f.globals), name)
         import builtins
 
         if table is vars(builtins):
@@ -45,8 +55,25 @@ class Names(Component):
 
     def store_global(self, f: Frame, name: str, value: Var | None) -> None:
         """Recorded, and replayed at the exit. `value` None deletes."""
-        self.t.effects.mutations += 1
-        self.t.effects.globals_written.setdefault(id(f.globals), (f.globals, {}))[1][name] = value
+        self.bind(f.globals, name, value)
+
+    def bind(self, space: dict, name: str, value: Var | None) -> None:
+        """Bind a name in a namespace, or delete it (None)."""
+        held = self.t.by_id.get(id(space))
+        if not isinstance(held, DictVar):
+            self.t.effects.mutations += 1
+            self.t.effects.globals_written.setdefault(id(space), (space, {}))[1][name] = value
+        elif value is not None:
+            self.t.subscripts.dict_set(held, Known(name), value)
+        else:
+            self.t.subscripts.dict_del(held, name)
+
+    def held_as_dict(self, held: DictVar) -> None:
+        """From now on the program holds this dict: where it is a namespace, what was bound in it is in the dict."""
+        _, written = self.t.effects.globals_written.pop(id(held.real), (held.real, {}))
+        for name, value in written.items():
+            if value is not None or name in held.real:
+                self.bind(held.real, name, value)
 
     def set_cell(self, cell: CellVar, value: Var | None) -> None:
         if value is not None and value.source is None:

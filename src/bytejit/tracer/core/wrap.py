@@ -164,6 +164,8 @@ class Wrapping(Component):
         if not isinstance(var, MethodVar):
             self.t.by_id[id(obj)] = var
             self.t.keep.append(obj)
+        if id(obj) in self.t.effects.globals_written and isinstance(var, DictVar):
+            self.t.names.held_as_dict(var)
         return var
 
     def alias(self, seen: Var, source: Source, obj: object) -> None:

@@ -109,8 +109,7 @@ class AttributeWrites(Component):
             return
         if found is not MISSING and is_data_descriptor(found):
             raise Break(f"setting {module.__name__}.{name}")
-        self.t.effects.mutations += 1
-        self.t.effects.globals_written.setdefault(id(module.__dict__), (module.__dict__, {}))[1][name] = value
+        self.t.names.bind(module.__dict__, name, value)
 
     def _by_descriptor(self, v: Var, cls: type, name: str, value: Var) -> bool:
         """Call the class's property, or other Python descriptor, of that name; False without one. Raises: Raised."""

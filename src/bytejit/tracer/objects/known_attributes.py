@@ -92,10 +92,14 @@ class KnownAttributes(Component):
             self.t.guard("TYPE_IS", v.source or KnownSource.of(module), type(module))
         if found is not MISSING and is_data_descriptor(found) and name != "__dict__":
             return self.t.attributes.bind_descriptor(found, owner, v, type(module), name)
-        written = self.t.effects.globals_written.get(id(module.__dict__))
-        if written is not None and written[1].get(name) is not None:
-            return written[1][name]
-        if name in module.__dict__:
+        deleted, value = self.t.names.known(module.__dict__, name)
+        if value is not None:
+            return value
+        if deleted and (self.t.names.known(module.__dict__, "__getattr__")[1] or "__getattr__" in module.__dict__):
+            raise Break(f"the attribute {name} of a module with a __getattr__, deleted in the region")
+        if deleted and name != "__dict__" and found is MISSING:
+            raise self.t.raised(AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module))
+        if not deleted and name in module.__dict__:
             from bytejit.guards.sources import Global
 
             return self.t.values.memo_lazy(

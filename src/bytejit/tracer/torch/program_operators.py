@@ -76,6 +76,8 @@ class ProgramOperators(Component):
         if any((i, name) in reach.names for i, (_, changes) in written.items() for name in changes):
             return True
         changed = [getattr(v, "real", None) for v in self.t.effects.dirty.values()]
+        if not {i for i, _ in reach.names}.isdisjoint(map(id, changed)):  # a namespace, written as a dict
+            return True
         tensors = [v.real for v in self.t.inputs if isinstance(v, TensorVar) and v.fake.m.store.written]
         return any(id(x) in reach.objects for x in (*changed, *tensors, *self.t.effects.classes_written) if x is not None)
 
