@@ -332,6 +332,20 @@ def test_operators_of_a_metaclass():
             seen.append("lt")
             return len(cls.items) < len(other.items)
 
+        def __repr__(cls):
+            seen.append("repr")
+            return f"{cls.__name__} after {len(seen)}"
+
+        def __getitem__(cls, i):
+            return cls.items[i]
+
+        def __dir__(cls):
+            seen.append("dir")
+            return []
+
+        def __instancecheck__(cls, other):
+            return other == 2
+
     class Few(metaclass=Meta):
         items = [1.0, 2.0]
 
@@ -341,9 +355,60 @@ def test_operators_of_a_metaclass():
     class Many(metaclass=Meta):
         items = [1.0, 2.0, 3.0]
 
+    shown = "{} and", "%s %r"
+
     def f(x):
         made = Few(3)
         x = sum(x * v for v in Few) if Few else x + made.n * made.more
-        return x, max(Many), bool(Many), not Few, 2.0 in Few, 5 not in Many, Few < Many, Few > Many, any([Few, Many])
+        said = str(Few), f"{Many} {Few!r:>40}", shown[0].format(Few), shown[1] % (Many, Few), repr([Many, {Few: 1}])
+        found = {Many: 1, Few: 2}[Few], Few[1], isinstance(2, Few), isinstance(3, Few), Few == Many, Many != Few
+        held = max(Many), bool(Many), not Few, 2.0 in Few, 5 not in Many, Few < Many, Few > Many, any([Few, Many])
+        return x, held, said, found
+
+    return f, lambda: seen
+
+
+@program(F(3), calls=3)
+def test_equality_of_a_metaclass():
+    """Equality of classes, written in Python: it is asked as often as in eager, of classes and for their instances"""
+    return _telling(hash_too=False)
+
+
+@program(F(3), calls=3)
+def test_hash_of_a_metaclass():
+    """Hash of classes, written in Python: it is asked as often as in eager, of classes and for their instances"""
+    return _telling(hash_too=True)
+
+
+def _telling(hash_too):
+    seen = []
+
+    class Meta(type):
+        def __eq__(cls, other):
+            seen.append("eq")
+            return cls is other or other == cls.size
+
+        def __hash__(cls):
+            seen.append("hash")
+            return cls.size
+
+        if not hash_too:
+            __hash__ = type.__hash__
+
+    class Two(metaclass=Meta):
+        size = 2
+
+        def __call__(self, x):
+            return x * self.size
+
+    class Three(Two):
+        size = 3
+
+    two, held = Two(), {"three": Three(), "class": Two}
+
+    def f(x):
+        x = two(x) + held["three"](x) + Three()(x)
+        same = Two == Three, Two != Three, 2 == Two, Two in (Three, held["class"]), [Three].index(3), isinstance(two, Three)
+        return x, same, {Three: 1, Two: 2}[Two]
 
     return f, lambda: seen

@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bytejit.common.quiet_reads import class_attribute
+
 from .dispatch import SiteState
 from .entry import MISS, Args, Entry
 
@@ -34,12 +36,8 @@ def kind(value: Any) -> object:
 
 
 def have_hashes(kinds: tuple) -> bool:
-    """Whether types can be looked up: a metaclass may have taken their hash."""
-    try:
-        hash(kinds)
-    except TypeError:
-        return False
-    return True
+    """Whether kinds can be looked up: a metaclass may have taken their hash, or hash them by code of the program."""
+    return all(have_hashes(k) if type(k) is tuple else class_attribute(k, "__hash__") is object.__hash__ for k in kinds)
 
 
 class Seen:

@@ -20,7 +20,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import INT_METHODS, newer
 from bytejit.tracer.objects.comparisons import COMPARISONS
-from bytejit.tracer.objects.containers import NotConstant, to_python
+from bytejit.tracer.objects.containers import NotConstant, is_own_class, to_python
 from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
 from bytejit.tracer.objects.plain_parts import Said
@@ -129,18 +129,29 @@ def _container_text(t: Tracer, v: Var) -> Var:
     raise Break(f"repr() of {words(v)}")
 
 
+def _own_text(t: Tracer, v: Var, methods: tuple[str, ...]) -> Var | None:
+    """The text that code of the program makes of an instance, or of a class that has a metaclass. None where it has none."""
+    if not isinstance(v, InstanceVar) and not (isinstance(v, Known) and is_own_class(v.obj)):
+        return None
+    for name in methods:
+        found = t.attributes.of_class(t.type_of(v), name)
+        if isinstance(found, types.FunctionType):
+            return t.calls.call(t.attributes.special(v, name), [], {})
+        if found is type.__repr__ and isinstance(v, Known):
+            return t.operators.fold(found, v.obj)
+        if found is not object.__str__:  # which asks for the repr
+            break
+    return None
+
+
 def _text(function: Callable, methods: tuple[str, ...]) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if not args:
             return Known("")
         v = args[0]
+        if (found := _own_text(t, v, methods)) is not None:
+            return found
         if isinstance(v, InstanceVar):
-            for name in methods:
-                found = t.attributes.of_class(v.cls, name)
-                if isinstance(found, types.FunctionType):
-                    return t.calls.call(t.attributes.special(v, name), [], {})
-                if found is not object.__str__:  # which asks for the repr
-                    break
             if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
                 return t.operators.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
             if issubclass(v.cls, BaseException):
@@ -169,12 +180,12 @@ _text(ascii, ("__repr__",))
 @models(builtins.format)
 def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
-    if isinstance(v, InstanceVar):
-        if isinstance(t.attributes.of_class(v.cls, "__format__"), types.FunctionType):
+    if isinstance(v, InstanceVar) or isinstance(v, Known) and is_own_class(v.obj):
+        if isinstance(t.attributes.of_class(t.type_of(v), "__format__"), types.FunctionType):
             return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
         if t.const(spec) == "":
             return t.calls.call_python(str, [v])
-        if isinstance(v.base, Known):
+        if isinstance(v, InstanceVar) and isinstance(v.base, Known):
             v = v.base
     if isinstance(v, TensorVar):
         text = t.const(spec)

@@ -147,7 +147,7 @@ class Wrapping(Component):
 
     def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
         """Look at a value from outside: guard it, and make the Var for it."""
-        if type(obj) in weakref.ProxyTypes:  # each access asks for the object that it refers to, which may be dead
+        if issubclass(type(obj), weakref.ProxyTypes):  # each access asks for the object that it refers to, which may be dead
             raise Break("a weak proxy")
         if replaces_lookup(obj):
             raise Break("a metaclass that replaces how attributes of classes are read")

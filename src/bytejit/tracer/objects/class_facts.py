@@ -48,9 +48,9 @@ def replaces_lookup(obj: object) -> bool:
 
 
 def overrides_lookup(meta: type) -> bool:
-    """Whether a metaclass has code of its own for what the tracer asks of classes: their attributes, and their hash."""
+    """Whether a metaclass has code of its own for what the tracer asks of classes: attributes, hash, and equality."""
     return meta is not type and (
-        class_lookup(meta, "__hash__")[0] is not NAMESPACE(object)["__hash__"]
+        any(class_lookup(meta, name)[0] is not NAMESPACE(object)[name] for name in ("__hash__", "__eq__"))
         or any(
             type(NAMESPACE(c).get(name)) in (types.FunctionType, property)
             for c in MRO(meta)

@@ -88,16 +88,33 @@ def is_constant(obj: Any) -> bool:
 _OF_THE_CLASS = frozenset(
     ("__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__", "__reduce__", "__reduce_ex__")
 )
+# and those of a metaclass for which a class is no value: calls, checks and attributes
+_OF_USE = frozenset(
+    (
+        *("__call__", "__prepare__", "__instancecheck__", "__subclasscheck__", "__del__"),
+        *("__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__dir__"),
+    )
+)
 
 
-def has_operators(cls: type) -> bool:
-    """Whether code of the program carries out operators on instances: it may have effects, and read what is not constant."""
+def has_operators(cls: type, besides: frozenset[str] = frozenset()) -> bool:
+    """Whether code of the program carries out operators on instances: it may have effects, and read what is not constant.
+    besides: names of methods that are none."""
     return any(
-        isinstance(value, types.FunctionType) and name[:2] == name[-2:] == "__" and name not in _OF_THE_CLASS
+        isinstance(value, types.FunctionType)
+        and name[:2] == name[-2:] == "__"
+        and name not in _OF_THE_CLASS
+        and name not in besides
         for c in MRO(cls)
         if not is_library(c.__module__)
         for name, value in NAMESPACE(c).items()
     )
+
+
+def is_own_class(obj: object) -> bool:
+    """Whether an object is a class on which operators run code of the program, by its metaclass."""
+    meta = type(obj)
+    return meta is not type and issubclass(meta, type) and has_operators(meta, _OF_USE)
 
 
 def item_source(d: DictVar, key: object) -> Source:
@@ -288,6 +305,8 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
     and the objects of annotations, by identity."""
     var = t.values.real(var)
     if isinstance(var, Known):
+        if is_own_class(var.obj):
+            raise NotConstant(words(var))
         if classes or is_constant(var.obj) or isinstance(var.obj, (type, types.BuiltinFunctionType, types.ModuleType)):
             return var.obj
         raise NotConstant(words(var))

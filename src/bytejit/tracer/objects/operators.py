@@ -34,7 +34,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup
-from .containers import NotConstant, base_of, is_constant, to_python
+from .containers import NotConstant, base_of, is_constant, is_own_class, to_python
 from .plain_parts import Said, plain_binary
 
 FUNCTIONS: dict[str, Callable] = {
@@ -211,8 +211,9 @@ class Operators(Component):
 
     def _has_text(self, v: Var) -> bool:
         """Whether the program says how an instance is shown."""
-        return isinstance(v, InstanceVar) and any(
-            isinstance(self.t.attributes.of_class(v.cls, name), types.FunctionType) for name in ("__str__", "__repr__")
+        return (isinstance(v, InstanceVar) or isinstance(v, Known) and is_own_class(v.obj)) and any(
+            isinstance(self.t.attributes.of_class(self.t.type_of(v), name), types.FunctionType)
+            for name in ("__str__", "__repr__")
         )
 
     def _is_plain(self, v: Var) -> bool:

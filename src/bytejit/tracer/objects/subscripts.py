@@ -179,7 +179,7 @@ class Subscripts(Component):
                 raise Break(f"indexing {words(v)} with {words(key)}") from None
             return self.t.operators.fold(operator.getitem, *parts)
         if isinstance(v.obj, type) or not is_constant(v.obj):
-            if isinstance(v.obj, type) and "__class_getitem__" not in dir(v.obj) and type(v.obj) is not type:
+            if isinstance(v.obj, type) and class_attribute(v.obj, "__class_getitem__") is None and type(v.obj) is not type:
                 found = self.t.attributes.find_special(v, "__getitem__")
                 if found is not None:
                     return self.t.calls.call(found, [key], {})
