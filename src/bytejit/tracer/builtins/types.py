@@ -38,7 +38,7 @@ from bytejit.tracer.objects.changing_keys import picked_attribute
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
 from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base
-from bytejit.tracer.objects.partials import filled, is_placeholder
+from bytejit.tracer.objects.partials import filled, has_attributes, is_placeholder, parts_of
 
 from .argument_counts import describe
 
@@ -283,12 +283,10 @@ def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         by_name = {k: PLACEHOLDER for k, v in kwargs.items() if is_placeholder(v)}
         raise t.fold_error(functools.partial, max, *[PLACEHOLDER for v in args[-1:] if is_placeholder(v)], **by_name)
     made = InstanceVar(functools.partial, step=t.limits.steps)
-    inner = args[0]
-    if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
-        given, named = inner.slots["args"], inner.slots["keywords"]
-        assert isinstance(given, SeqVar) and isinstance(named, DictVar), inner
-        args = [inner.slots["func"], *filled(t, given.items, args[1:])]
-        kwargs = {**{k: v for k, (_, v) in named.items.items()}, **kwargs}
+    inner = t.values.real(args[0])
+    if isinstance(inner, InstanceVar) and inner.cls is functools.partial and not has_attributes(inner):
+        function, given, named = parts_of(t, inner)
+        args, kwargs = [function, *filled(t, given, args[1:])], {**named, **kwargs}
     made.slots.update(
         func=args[0], args=SeqVar(list(args[1:]), tuple), keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()})
     )

@@ -10,13 +10,18 @@ import torch
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.values import NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
 from .class_facts import MISSING, class_lookup, is_data_descriptor, is_library
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
+
+
+def is_slot(found: object, name: str) -> bool:
+    """Whether what a class has under a special name is what C has there: object's, or that of a class written in C."""
+    return isinstance(found, types.WrapperDescriptorType) and found.__name__ == name
 
 
 class AttributeWrites(Component):
@@ -33,6 +38,8 @@ class AttributeWrites(Component):
                 self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             elif setter is thread_locals.WRITES:
                 thread_locals.write(self.t, v, name, value)
+            elif not isinstance(setter, types.FunctionType) and not is_slot(setter, "__setattr__"):
+                self._by_own(v, "__setattr__", [Known(name), value])
             else:
                 self.generic_setattr(v, name, value)
         elif isinstance(v, FuncVar) and v.real is None:
@@ -50,6 +57,11 @@ class AttributeWrites(Component):
             self.t.classes.class_setattr(v, name, value)
         else:
             raise Break(f"setting the attribute {name} of a {self.t.type_of(v).__name__}")
+
+    def _by_own(self, v: InstanceVar, method: str, args: list[Var]) -> None:
+        """Call what a class has under a special name, where that is no function: a method of a builtin type, any object."""
+        found = self.t.attributes.find_special(v, method)
+        self.t.calls.call(NONE if found is None else found, args, {})
 
     def needs_module_setattr(self, v: InstanceVar, name: str, value: Var) -> bool:
         """Whether nn.Module.__setattr__ would do more than store into __dict__: it files parameters, modules, buffers."""
@@ -178,6 +190,9 @@ class AttributeWrites(Component):
             return
         if deleter is thread_locals.DELETES:
             thread_locals.delete(self.t, v, name)
+            return
+        if not isinstance(deleter, types.FunctionType) and not is_slot(deleter, "__delattr__"):
+            self._by_own(v, "__delattr__", [Known(name)])
             return
         self.generic_delattr(v, name)
 

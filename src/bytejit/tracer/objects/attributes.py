@@ -324,7 +324,7 @@ class Attributes(Component):
         if isinstance(fallback_fn, types.FunctionType):
             return self._by_getattr(v, name)
         if fallback_fn is not MISSING:
-            raise Break(f"{cls.__name__}.__getattr__ written in C")
+            return self.t.calls.call(self.special(v, "__getattr__"), [Known(name)], {})
         raise self.no_attribute(cls.__name__, name)
 
     def _by_getattr(self, v: InstanceVar, name: str) -> Var:

@@ -15,7 +15,6 @@ from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import DISABLED, loaded
 from bytejit.compat import numpy_types
-from bytejit.guards.sources import Attr
 from bytejit.tracer.builtins.argument_counts import check_count, describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
@@ -31,7 +30,6 @@ from bytejit.tracer.core.values import (
     GenVar,
     InstanceVar,
     Known,
-    Lazy,
     MethodVar,
     PropertyVar,
     SeqVar,
@@ -47,7 +45,7 @@ from . import external_generators, single_dispatch
 from .class_facts import class_lookup
 from .containers import NotConstant, is_constant, to_python
 from .exceptions import left_generator
-from .partials import called_with
+from .partials import called_with, parts_of
 from .reachable import surely_held
 
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
@@ -195,14 +193,9 @@ class Calls(Component):
         return gen.finished, result
 
     def call_instance(self, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        if fn.cls is functools.partial and fn.real is not None:
-            inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.origin, n)) for n in ("func", "args", "keywords"))
-            merged = {self.t.const(k): v for k, v in self.t.iteration.mapping_items(named) or ()}
-            return self.call(inner, called_with(self.t, self.t.iteration.iterate(first), args), {**merged, **kwargs})
         if fn.cls is functools.partial:
-            first_args, keywords = expect(fn.slots["args"], SeqVar), expect(fn.slots["keywords"], DictVar)
-            merged = {self.t.const(k): v for k, v in keywords.items.values()}
-            return self.call(fn.slots["func"], called_with(self.t, first_args.items, args), {**merged, **kwargs})
+            inner, first, named = parts_of(self.t, fn)
+            return self.call(inner, called_with(self.t, first, args), {**named, **kwargs})
         if fn.cls is weakref.ReferenceType and fn.real is None:
             if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
                 raise Break("a weak reference to an object that may have been freed")

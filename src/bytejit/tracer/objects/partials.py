@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import functools
 
+from bytejit.guards.sources import Attr
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import InstanceVar, Var
+from bytejit.tracer.core.values import DictVar, InstanceVar, Lazy, SeqVar, Var, expect
 from bytejit.tracer.core.versions import PLACEHOLDER
 
 
 def is_placeholder(v: Var) -> bool:
     return isinstance(v, InstanceVar) and v.real is PLACEHOLDER
+
+
+def parts_of(t: Tracer, v: InstanceVar) -> tuple[Var, list[Var], dict[str, Var]]:
+    """What a partial calls, and its arguments."""
+    if v.real is None:
+        named = {t.const(k): x for k, x in expect(v.slots["keywords"], DictVar).items.values()}
+        return v.slots["func"], expect(v.slots["args"], SeqVar).items, named
+    function, given, by_name = (Lazy(getattr(v.real, n), Attr(v.origin, n)) for n in ("func", "args", "keywords"))
+    return function, t.iteration.iterate(given), {t.const(k): x for k, x in t.iteration.mapping_items(by_name) or ()}
+
+
+def has_attributes(v: InstanceVar) -> bool:
+    """Whether the program has set attributes of a partial: a partial of it keeps it as it is, and takes over no parts. An
+    empty namespace is one that looking at it has made."""
+    return v.real is not None and bool(v.real.__reduce__()[2][3])
 
 
 def filled(t: Tracer, given: list[Var], args: list[Var]) -> list[Var]:

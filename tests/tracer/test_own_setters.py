@@ -1,0 +1,90 @@
+"""Classes whose `__setattr__`, `__delattr__` or `__getattr__` is no function: a method of a builtin type, any callable"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+import bytejit
+
+noted: list = []
+
+
+class Note:
+    def __call__(self, name: str, value: Any = None) -> None:
+        noted.append((name, value))
+
+
+class Items(dict):
+    __setattr__ = dict.__setitem__
+    __getattr__ = dict.__getitem__
+    __delattr__ = dict.__delitem__
+
+
+class Ordered(collections.OrderedDict):
+    __setattr__ = collections.OrderedDict.__setitem__
+    __getattr__ = collections.OrderedDict.get
+
+
+class Noting:
+    __setattr__ = Note()
+    __delattr__ = Note()
+    a = 1
+
+
+class Static:
+    __setattr__ = staticmethod(lambda name, value: noted.append(name))
+    __getattr__ = staticmethod(len)
+    a = 1
+
+
+class Bound:
+    __setattr__ = functools.partialmethod(lambda self, more, name, value: vars(self).update({name: value + more}), 7)
+
+
+class Objects:
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+
+class Refuses:
+    __setattr__ = None
+
+
+@pytest.mark.parametrize("cls", [Items, Ordered, Noting, Static, Bound, Objects, Refuses], ids=lambda c: c.__name__)
+def test_attributes_are_set_by_what_the_class_has(cls: type) -> None:
+    def program(given: Any, x: torch.Tensor, v: int) -> Any:
+        made, out = cls(), []
+        for o in (given, made):
+            try:
+                o.a = x * v
+                out.append(o.a)
+                del o.a
+                out.append(getattr(o, "bcd", None))
+            except (TypeError, KeyError, AttributeError) as e:
+                out.append((type(e), e.args))
+        return out, vars(made), dict(made) if isinstance(made, dict) else None
+
+    def results(f: Any) -> str:
+        noted.clear()
+        given = cls()
+        return repr([(f(given, torch.ones(2), v), vars(given), list(noted)) for v in (1, 2, 2)])
+
+    assert results(bytejit.compile(program, backend="eager")) == results(program)
+
+
+def test_a_partial_of_a_partial_takes_over_its_parts() -> None:
+    plain, tagged = (functools.partial(torch.add, alpha=3) for _ in range(2))
+    tagged.tag = 1
+
+    def program(x: torch.Tensor) -> Any:
+        first, second = functools.partial(plain, x), functools.partial(tagged, x)
+        third = functools.partial(first, x, alpha=5)
+        return first.func is torch.add, first.keywords, third.args[1] is x, third(), second.func is tagged, second(x)
+
+    expected = repr(program(torch.ones(2)))  # first: looking at a partial gives it an empty namespace
+    assert repr(bytejit.compile(program, backend="eager")(torch.ones(2))) == expected
