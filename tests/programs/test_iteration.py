@@ -1,6 +1,7 @@
 # ruff: noqa: B007 - what the programs do is the point
 """Generators and iterators"""
 
+import collections
 import itertools
 
 import pytest
@@ -629,3 +630,73 @@ def test_generator_left_where_other_exceptions_are_caught():
         return x * next(iter(Row())) + next(pairs([x, x]))
 
     return f
+
+
+@program(F(3), calls=2)
+def test_lengths_are_asked_as_in_eager():
+    """What makes a list or a tuple asks for the length, or a hint of it, before the first item; iterators do not"""
+    seen = []
+
+    class Sized:
+        def __init__(self, length):
+            self.length = length
+
+        def __iter__(self):
+            seen.append("iter")
+            return iter([3, 1, 2])
+
+        def __len__(self):
+            seen.append("len")
+            if isinstance(self.length, Exception):
+                raise self.length
+            return self.length
+
+    class Hinted:
+        def __init__(self, hint):
+            self.hint, self.left = hint, 3
+
+        def __iter__(self):
+            seen.append("iter of hinted")
+            return self
+
+        def __next__(self):
+            seen.append("next")
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return self.left
+
+        def __length_hint__(self):
+            seen.append("hint")
+            return self.hint
+
+    class Items:
+        def __len__(self):
+            seen.append("len of items")
+            return 2
+
+        def __getitem__(self, i):
+            seen.append(i)
+            return [5, 6][i]
+
+    def asked(made):
+        first, *others = made()
+        out = [list(made()), tuple(made()), sorted(made()), [*made()], (0, *made()), max(*made()), others, list(iter(made()))]
+        out.extend(made())
+        out += made()
+        out[:1] = made()
+        return [out, collections.deque(made()), set(made()), sum(made()), [v for v in made()], torch.Size(made())]
+
+    def refused(made, ask):
+        try:
+            return ask(made)
+        except (TypeError, ValueError) as e:
+            return repr(e)
+
+    def f(x):
+        kinds = lambda: Sized(3), lambda: Sized(TypeError("not now")), lambda: Hinted(3), lambda: Hinted(NotImplemented), Items
+        bad = Sized(-1), Sized(ValueError("no")), Hinted(-1), Hinted("many"), Sized("many")
+        asks = list, tuple, len, bool, reversed
+        return x + 1, [asked(made) for made in kinds], [refused(made, ask) for made in bad for ask in asks]
+
+    return f, lambda: seen

@@ -79,7 +79,7 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
     if isinstance(v, InstanceVar) and t.attributes.of_class(v.cls, "__reversed__") is not None and v.base is None:
         return t.calls.call(t.attributes.special(v, "__reversed__"), [], {})
-    if isinstance(v, InstanceVar) and v.base is None:
+    if isinstance(v, InstanceVar) and v.base is None and t.attributes.of_class(v.cls, "__getitem__") is not None:
         items = [t.subscripts.getitem(v, Known(i)) for i in reversed(range(t.subscripts.length(v)))]
         return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
     if isinstance(v, SeqVar):
@@ -246,7 +246,7 @@ _extreme(builtins.min, "lt", lambda *numbers: functools.reduce(torch.sym_min, nu
 
 @models(builtins.sorted)
 def sorted_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    out = SeqVar(list(t.iteration.iterate(args[0])), list)
+    out = SeqVar(t.iteration.iterate(args[0], sized=True), list)
     list_sort(t, [out], kwargs)
     return out
 

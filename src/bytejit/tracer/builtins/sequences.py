@@ -22,14 +22,14 @@ from bytejit.tracer.objects.containers import base_of
 
 @models(builtins.list)
 def list_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return SeqVar(list(t.iteration.iterate(args[0])) if args else [], list)
+    return SeqVar(t.iteration.iterate(args[0], sized=True) if args else [], list)
 
 
 @models(builtins.tuple)
 def tuple_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args and isinstance(args[0], SeqVar) and args[0].cls is tuple:
         return args[0]
-    return SeqVar(list(t.iteration.iterate(args[0])) if args else [], tuple)
+    return SeqVar(t.iteration.iterate(args[0], sized=True) if args else [], tuple)
 
 
 @models(tuple.__new__)
@@ -37,7 +37,7 @@ def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
     if cls is None:
         raise Break("tuple.__new__ of no class")
-    items = list(t.iteration.iterate(args[1])) if len(args) > 1 else []
+    items = t.iteration.iterate(args[1], sized=True) if len(args) > 1 else []
     if cls is tuple:
         return SeqVar(items, tuple)
     if is_named_tuple(cls):
@@ -49,7 +49,7 @@ def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(torch.Size)
 def size_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    items = [Known(t.subscripts.index(v)) for v in t.iteration.iterate(args[0])] if args else []
+    items = [Known(t.subscripts.index(v)) for v in t.iteration.iterate(args[0], sized=True)] if args else []
     return SeqVar(items, torch.Size)
 
 
@@ -108,7 +108,8 @@ def iadd(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @on_sequence(list.extend, deque.extend)
 def extend(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    external_lists.extend(seq, list(seq.items) if base_of(args[0]) is seq else t.iteration.each(args[0]))
+    sized = issubclass(seq.cls, list)
+    external_lists.extend(seq, list(seq.items) if base_of(args[0]) is seq else t.iteration.each(args[0], sized))
 
 
 @on_sequence(deque.extendleft)

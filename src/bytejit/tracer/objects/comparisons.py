@@ -285,7 +285,7 @@ class Comparisons(Component):
                     raise Break(f"the truth of a {cls.__name__} depends on a tensor")
                 if method == "__bool__" and type(result.obj) is not bool:
                     raise self.t.raised(TypeError(f"__bool__ should return bool, returned {type(result.obj).__name__}"))
-                return bool(result.obj)
+                return bool(result.obj if method == "__bool__" else self.t.subscripts.as_length(result))
             if found is not None:
                 if isinstance(v, InstanceVar) and v.base is not None:
                     return self.truth(v.base)

@@ -25,6 +25,7 @@ from bytejit.tracer.core.values import (
     Known,
     SeqVar,
     SetVar,
+    SymVar,
     TensorVar,
     Var,
 )
@@ -32,6 +33,34 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup, is_of_library
 from .containers import is_constant
+
+
+def ask_length(t: Tracer, v: Var) -> None:
+    """Ask code of the program how many items there may be: `__len__`, else `__length_hint__`. Raises: Raised, Break."""
+    if isinstance(v, IterVar) and v.kind == "getitem" and not v.done:
+        _length_by(t, v.state["of"], "__len__")
+    elif isinstance(v, InstanceVar) or isinstance(v, Known) and isinstance(v.obj, type):
+        _length_by(t, v, "__len__") or _length_by(t, v, "__length_hint__")
+
+
+def _length_by(t: Tracer, v: Var, method: str) -> bool:
+    """Whether a method of the program's says how many items there may be; a TypeError in it says nothing."""
+    found = class_attribute(t.type_of(v), method)
+    if not isinstance(found, types.FunctionType) or is_of_library(found):
+        return False
+    try:
+        length = t.values.real(t.calls.call(t.attributes.special(v, method), [], {}))
+    except Raised as e:
+        if issubclass(e.exc.cls, TypeError):
+            return False
+        raise
+    if not isinstance(length, Known) or length.obj is NotImplemented:
+        return isinstance(length, SymVar)
+    if method == "__length_hint__" and not isinstance(length.obj, int):
+        raise t.raised(TypeError(f"__length_hint__ must be an integer, not {t.type_of(length).__name__}"))
+    if isinstance(length.obj, int) and length.obj < 0:
+        raise t.raised(ValueError(f"{method}() should return >= 0"))
+    return isinstance(length.obj, int)
 
 
 class Iteration(Component):
@@ -156,22 +185,38 @@ class Iteration(Component):
                 raise
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object is not an iterator"))
 
-    def iterate(self, v: Var) -> list[Var]:
+    def iterate(self, v: Var, sized: bool = False) -> list[Var]:
         """All items. A list's own items are returned as a new list."""
-        return list(self.each(v))
+        return list(self.each(v, sized))
 
-    def each(self, v: Var) -> Iterator[Var]:
-        """The items one by one: what is done with one comes before the next is asked for. A list's own are those it holds now."""
+    def each(self, v: Var, sized: bool = False) -> Iterator[Var]:
+        """The items one by one: what is done with one comes before the next is asked for. A list's own are those it holds now.
+        sized: how many there are is asked before the first, as a list does that makes room for them."""
         v = self.t.values.real(v)
         if isinstance(v, SeqVar):
             yield from list(v.items)
             return
         iterator, count = self.iter(v), 0
+        if sized:
+            ask_length(self.t, v)
         while (item := self.next(iterator)) is not None:
             yield item
             count += 1
             if count > self.MAX_ITEMS:
                 raise Break(f"an iteration over more than {self.MAX_ITEMS:,} items")
+
+    def rest(self, v: Var, passed: int = 0) -> list[Var]:
+        """All items, as list(iter(v)) takes them after `passed` calls of next()."""
+        v = self.t.values.real(v)
+        if isinstance(v, SeqVar):
+            return list(v.items)
+        iterator = self.iter(v)
+        items: list[Var] = []
+        for _ in range(passed):
+            if (item := self.next(iterator)) is None:
+                return items
+            items.append(item)
+        return items + self.iterate(iterator, sized=True)
 
     def until(self, v: Var, found: Callable[[Var], bool]) -> bool:
         """Whether an item is one; those behind it stay in the iterator. A set has no order for that."""

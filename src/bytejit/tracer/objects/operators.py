@@ -154,7 +154,7 @@ class Operators(Component):
                     return self.shorten(SeqVar([*a.items, *b.items], a.cls, maxlen=a.maxlen))
                 return SeqVar([*a.items, *b.items], a.cls if a.cls in (list, tuple, torch.Size) else tuple)
         if isinstance(a, SeqVar) and in_place and name == "add" and a.cls is list:
-            items = self.t.iteration.iterate(b)
+            items = self.t.iteration.iterate(b, sized=True)
             self.t.touch(a)
             a.items.extend(items)
             return a

@@ -208,7 +208,7 @@ class Subscripts(Component):
                     places = self.real_slice(key)
                     if not self.t.iteration.has_iter(value):
                         raise self.t.fold_error(operator.setitem, [], places, None)
-                    container.items[places] = list(self.t.iteration.iterate(self.t.values.real(value)))
+                    container.items[places] = self.t.iteration.rest(value)
                 else:
                     container.items[self._place(container, key)] = value
             except (IndexError, ValueError) as e:
@@ -304,6 +304,13 @@ class Subscripts(Component):
             return self.t.values.lookup(expect(table, DictVar, "a table of attributes that is no dict"), name)
         return self.getitem(table, Known(name)) if self.contains(table, Known(name)) else None
 
+    def as_length(self, v: Var) -> int:
+        """What `__len__` returned, as len() takes it. Raises: Raised."""
+        length = self.index(v)
+        if length < 0:
+            raise self.t.raised(ValueError("__len__() should return >= 0"))
+        return length
+
     def length(self, v: Var) -> int:
         v = self.t.values.real(v)
         if isinstance(v, (ExternalDict, ExternalList)) and (more := added(self.t, v)) is not None:
@@ -325,12 +332,12 @@ class Subscripts(Component):
         if isinstance(v, Known) and isinstance(v.obj, type):
             own, owner = class_lookup(type(v.obj), "__len__")
             if isinstance(own, types.FunctionType) and not special_cases.CLASS_CHECKS.made(owner):
-                return self.index(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
+                return self.as_length(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
         if isinstance(v, Known) and is_constant(v.obj):
             return self.t.operators.fold(len, v.obj).obj
         if isinstance(v, InstanceVar):
             if isinstance(self.t.attributes.of_class(v.cls, "__len__"), types.FunctionType):
-                return self.index(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
+                return self.as_length(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
             if v.base is not None:
                 return self.length(v.base)
             if self.t.attributes.of_class(v.cls, "__len__") is not None:

@@ -80,7 +80,7 @@ def list_extend(t: Tracer, f: Frame, ins: Ins) -> None:
     values = t.pop(f)
     target = target_of(t, f, ins)
     try:
-        items = t.iteration.iterate(values)
+        items = t.iteration.iterate(values, sized=True)
     except Raised:
         if t.iteration.has_iter(values):
             raise
@@ -150,7 +150,7 @@ def unpack_sequence(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("UNPACK_EX")
 def unpack_ex(t: Tracer, f: Frame, ins: Ins) -> None:
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    items = list(t.iteration.iterate(t.pop(f)))
+    items = t.iteration.rest(t.pop(f), before)
     if len(items) < before + after:
         if after:
             message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -68,7 +68,7 @@ def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
         f.pop_raw()
     positional, function = t.pop(f), callee(f)
     try:
-        args = list(t.iteration.iterate(positional))
+        args = t.iteration.iterate(positional, sized=True)
     except Raised:
         if t.iteration.has_iter(positional):
             raise
