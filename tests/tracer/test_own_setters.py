@@ -1,4 +1,4 @@
-"""Classes whose `__setattr__`, `__delattr__` or `__getattr__` is no function: a method of a builtin type, any callable"""
+"""Classes whose `__setattr__`, `__delattr__`, `__getattr__` or `__init__` is no Python function but some other callable"""
 
 from __future__ import annotations
 
@@ -88,3 +88,43 @@ def test_a_partial_of_a_partial_takes_over_its_parts() -> None:
 
     expected = repr(program(torch.ones(2)))  # first: looking at a partial gives it an empty namespace
     assert repr(bytejit.compile(program, backend="eager")(torch.ones(2))) == expected
+
+
+class Made:
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self.args, self.named = args, named
+
+
+class ByPartial(Made):
+    __init__ = functools.partialmethod(Made.__init__, 7, k=1)
+
+
+class ByNote(Made):
+    __init__ = Note()
+
+
+class ByStatic(Made):
+    __init__ = staticmethod(lambda *args: noted.append(("static", len(args))))
+
+
+class ReturnsSomething(Made):
+    __init__ = staticmethod(lambda *args: 5)
+
+
+class HasNone(Made):
+    __init__ = None
+
+
+@pytest.mark.parametrize("cls", [ByPartial, ByNote, ByStatic, ReturnsSomething, HasNone], ids=lambda c: c.__name__)
+def test_objects_are_made_by_what_the_class_has(cls: type) -> None:
+    def program(x: torch.Tensor, v: int) -> Any:
+        try:
+            return vars(cls(x * v, v))
+        except TypeError as e:
+            return e.args
+
+    def results(f: Any) -> str:
+        noted.clear()
+        return repr([(f(torch.ones(2), v), list(noted)) for v in (1, 2, 2)])
+
+    assert results(bytejit.compile(program, backend="eager")) == results(program)

@@ -14,14 +14,9 @@ from bytejit.tracer.core.values import NONE, NULL, TRUE, DictVar, FuncVar, Insta
 from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
-from .class_facts import MISSING, class_lookup, is_data_descriptor, is_library
+from .class_facts import MISSING, class_lookup, is_data_descriptor, is_library, is_slot
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
-
-
-def is_slot(found: object, name: str) -> bool:
-    """Whether what a class has under a special name is what C has there: object's, or that of a class written in C."""
-    return isinstance(found, types.WrapperDescriptorType) and found.__name__ == name
 
 
 class AttributeWrites(Component):

@@ -66,6 +66,11 @@ def hides_dict(cls: type) -> bool:
     return found is not MISSING and type(found) not in (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
+def is_slot(found: object, name: str) -> bool:
+    """Whether what a class has under a special name is what C has there: object's, or that of a class written in C."""
+    return isinstance(found, types.WrapperDescriptorType) and found.__name__ == name
+
+
 def is_data_descriptor(value: object) -> bool:
     return any(class_lookup(type(value), hook)[1] is not None for hook in ("__set__", "__delete__"))
 

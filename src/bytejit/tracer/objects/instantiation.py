@@ -15,7 +15,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var, expect
 from bytejit.tracer.objects.pure_functions import is_pure
 
-from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple, is_of_library
+from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple, is_of_library, is_slot
 from .containers import NotConstant, to_python
 from .exceptions import exception_var
 
@@ -46,20 +46,24 @@ class Instantiation(Component):
         if isinstance(obj, (InstanceVar, TensorVar)) and obj.cls is not None and cls in MRO(obj.cls):
             init, init_owner = class_lookup(obj.cls, "__init__")
             if isinstance(init, types.FunctionType):
-                result = self.t.values.real(
-                    self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
-                )
-                if not self.t.comparisons.is_same(result, NONE):
-                    raise self.t.raised(TypeError(f"__init__() should return None, not '{self.t.type_of(result).__name__}'"))
+                self._returns_none(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
             elif init is object.__init__:
                 new = class_lookup(cls, "__new__")[0]
                 if (args or kwargs) and new is object.__new__:
                     raise self.t.raised(TypeError(f"{cls.__name__}() takes no arguments"))
             elif self.t.calls.has_handler(init):
                 self.t.calls.call(Known(init), [obj, *args], kwargs)
+            elif not is_slot(init, "__init__"):  # a partialmethod, any callable
+                self._returns_none(self.t.attributes.find_special(obj, "__init__") or NONE, args, kwargs)
             elif isinstance(obj.base, (DictVar, SeqVar, SetVar)) and (args or kwargs) and obj.base.cls is not tuple:
                 raise Break(f"making a {describe(cls)}")
         return obj
+
+    def _returns_none(self, init: Var, args: list[Var], kwargs: dict[str, Var]) -> None:
+        """Call an `__init__`. Raises: Raised(TypeError) where it returns something."""
+        result = self.t.values.real(self.t.calls.call(init, args, kwargs))
+        if not self.t.comparisons.is_same(result, NONE):
+            raise self.t.raised(TypeError(f"__init__() should return None, not '{self.t.type_of(result).__name__}'"))
 
     def _new(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
         new, owner = class_lookup(cls, "__new__")
