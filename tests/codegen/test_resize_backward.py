@@ -60,3 +60,14 @@ def test_what_is_not_finite_stays_where_it_is(mode: str) -> None:
     x = torch.randn(1, 1, 5, 7)
     want, found = gradient(x, g), bytejit.compile(gradient, fullgraph=True)(x, g)
     assert torch.equal(want.isfinite(), found.isfinite())
+
+
+@pytest.mark.parametrize("mode", ("bilinear", "bicubic"))
+def test_images_of_bytes_with_symbolic_sizes(mode: str) -> None:
+    """The same bytes as eager's kernel, which rounds others than torch's decomposition"""
+    x = (torch.arange(75) * 37 % 11).to(torch.uint8).view(1, 3, 5, 5)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=(7, 4), mode=mode) + 1
+
+    assert torch.equal(bytejit.compile(f, dynamic=True)(x), f(x))

@@ -53,7 +53,10 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
         (torch.tensor([1.0, 2, 2, 2, 5]), torch.tensor([[0.0, 1, 2, 2.5], [5, 6, NAN, -INF]])),
     ),
     "searchsorted_rows": (lambda s, x: torch.searchsorted(s, x, side="right", out_int32=True), (r(4, 7).sort()[0], r(4, 5))),
-    "searchsorted_nan": (lambda s, x: torch.searchsorted(s, x), (torch.tensor([0.0, 1, NAN]), torch.tensor([0.5, 2, NAN]))),
+    "searchsorted_nan": (
+        lambda s, x: torch.searchsorted(s, x),
+        (torch.tensor([-7, -0.6, -0.5, 0.7, NAN]), torch.tensor([0.5, 0.7, -9, NAN])),
+    ),
     "searchsorted_ints": (lambda s, x: torch.searchsorted(s, x), (torch.tensor([1, 3, 3, 9]), torch.arange(12))),
     "bucketize": (
         lambda b, x: (torch.bucketize(x.abs(), b), torch.bucketize(x, b, out_int32=True, right=True)),

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-KNOWN: dict[tuple[str, str], str] = {
-    ("bucketize", "int64 extreme"): "boundaries that are not sorted: torch's documentation leaves the result undefined",
-}
+KNOWN: dict[tuple[str, str], str] = {}
 
 
 def reason(op: str, setting: str) -> str:

@@ -107,7 +107,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """How many numbers of a sorted row are before x (right: up to it): halving, without a branch."""
+    """The place of x in a sorted row (right: after its like): torch's own halving, so that a nan in the row misleads both."""
     n, lead = rows.shape[-1] if rows.shape else 0, rows.shape[:-1]
     right = side == "right" if side is not None else right
     if sorter is not None or rows.dtype != x.dtype or lead and lead != x.shape[:-1]:
@@ -116,15 +116,15 @@ def searchsorted(
         raise NoRule("a sorted row of a size known at the call")
 
     def at(c: tuple) -> Expr:
-        v, place = F(ctx, ctx.read(x, c)), F(ctx, ctx.const(0, "i64"))
+        v, low, high = F(ctx, ctx.read(x, c)), F(ctx, ctx.const(0, "i64")), F(ctx, ctx.const(n, "i64"))
         own = c[:-1] if lead else ()
-        for k in reversed(range(n.bit_length())):
-            there = place + (1 << k)
-            last = (there - 1).do("minimum", n - 1)
-            number = F(ctx, ctx.read(rows, (*own, ix.index(ix.Val(last.e, n)))))
-            before = number.do("gt" if right else "ge", v).do("logical_not")
-            place = before.do("and", there.do("le", n)).pick(there, place)
-        return place.e
+        for _ in range(n.bit_length()):
+            middle = low + (high - low).do("shr", 1)
+            there = middle.do("minimum", n - 1)
+            number = F(ctx, ctx.read(rows, (*own, ix.index(ix.Val(there.e, n)))))
+            later = number.do("gt" if right else "ge", v).do("or", low.do("ge", high))
+            low, high = later.pick(low, middle + 1), later.pick(middle, high)
+        return low.e
 
     return ctx.map(at)
 

@@ -110,13 +110,13 @@ class SymbolicInference(Component):
                 result = fn(*args, **kwargs)
             if may_copy:
                 self.t.copying.note_copy(args, result, [*env.waived])
-            if env.fixed == fixed or changes_its_tensor(fn):
+            if env.fixed == fixed or changes_its_tensor(fn) or resizes_whole_numbers(fn, args, kwargs):
                 return result
         except (DataDependent, NoFake):
             raise
         except Exception as e:
             # judged below, when the other way has been tried
-            if changes_its_tensor(fn):
+            if changes_its_tensor(fn) or resizes_whole_numbers(fn, args, kwargs):
                 raise
             error = e
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
@@ -165,3 +165,9 @@ def sizes_in(x: Any) -> Any:
 def changes_its_tensor(fn: Callable) -> bool:
     """Whether a call gives a tensor another shape in place: it is made once, and returns that very tensor."""
     return getattr(fn, "__name__", "") in RESHAPES
+
+
+def resizes_whole_numbers(fn: Callable, args: Any, kwargs: dict) -> bool:
+    """Whether a call resizes an image of bytes: torch's Python decomposition rounds other bytes than its kernel."""
+    given = [x for x in (*args, *kwargs.values()) if type(x) is Fake]
+    return getattr(fn, "__name__", "").startswith(("interpolate", "upsample")) and any(x.dtype == torch.uint8 for x in given)
