@@ -91,9 +91,21 @@ def under_changing_names(x: torch.Tensor, v: int) -> Any:
     return x * Z, D.pop(f"Z{v}")
 
 
+def asked_for_all(x: torch.Tensor, v: int) -> Any:
+    names = globals()
+    names["Z"] = v
+    kinds = [name for name, value in names.items() if name.startswith("through") and callable(value)]
+    refused = ""
+    try:
+        globals(1)  # type: ignore[call-arg]
+    except TypeError as e:
+        refused = str(e)
+    return x * Z, names is D, kinds, {**names}["Z"], [globals()["Z"] for _ in range(2)], len(names) == len(D), refused
+
+
 PROGRAMS = (
     through_globals, through_a_held_dict, through_a_function, through_a_default, through_vars, read_as_a_dict, deleted,
-    hides_a_builtin, after_a_break, under_changing_names,
+    hides_a_builtin, after_a_break, under_changing_names, asked_for_all,
 )  # fmt: skip
 
 
@@ -106,3 +118,9 @@ def test_names_and_items_are_one(program: Callable, monkeypatch: pytest.MonkeyPa
         return repr([(f(torch.ones(2), v), Z, "abs" in D) for v in (1, 2, 2, 3)])
 
     assert results(bytejit.compile(program, backend="eager")) == results(program)
+
+
+def test_globals_breaks_no_graph() -> None:
+    compiled = bytejit.compile(through_globals, backend="eager", fullgraph=True)
+    assert [compiled(torch.ones(1), v).item() for v in (1, 2, 2)] == [1, 2, 2]
+    assert bytejit.compile(lambda: globals(), backend="eager")() is D

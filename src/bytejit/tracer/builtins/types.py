@@ -13,7 +13,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.guards.references import Ref, module_of
-from bytejit.guards.sources import CallOf, Item, KnownSource
+from bytejit.guards.sources import CallOf, Item, KnownSource, Scope
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
@@ -250,6 +250,14 @@ def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
         return t.calls.call_python(locals, [])
     return t.attributes.getattr(args[0], "__dict__")
+
+
+@models(builtins.globals)
+def globals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if args or kwargs:
+        raise t.fold_error(globals, *[None for _ in args], **dict.fromkeys(kwargs))
+    names = t.present_frame.globals
+    return t.values.wrap(names, Scope.of(names), guard=False)
 
 
 @models(builtins.id)
