@@ -121,7 +121,7 @@ def is_cpu_number(node: fx.Node) -> bool:
 
 
 def infer_before(graph: fx.Graph, node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """`call_before`, of an ATen operator whose spec is inferred from its arguments'."""
+    """`call_before`, of an ATen operator whose spec is inferred from its arguments', whose sizes are plain ints."""
     fakes = fx.node.map_arg(args, lambda a: fake_of_spec(a.meta["spec"]))
     return call_before(graph, node, target, args, fake_spec(infer(target, fakes, kwargs)), kwargs)
 

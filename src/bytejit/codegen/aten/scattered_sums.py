@@ -7,12 +7,13 @@ A weight that is both an embedding and the last layer has such a gradient: as la
 
 from __future__ import annotations
 
+from dataclasses import replace as changed
 from typing import Any
 
 import torch
 from torch import fx
 
-from .rewrite import aten, call_before, drop_dead, infer_before, replace, sole_user, spec_of, specs_of
+from .rewrite import aten, call_before, contiguous, drop_dead, infer_before, replace, sole_user, spec_of, specs_of
 
 ZEROS = {aten.full.default: 1, aten.zeros.default: None, aten.new_zeros.default: None, aten.zeros_like.default: None}
 PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
@@ -41,7 +42,8 @@ def _into(graph: fx.Graph, node: fx.Node, scattered: fx.Node, other: fx.Node) ->
     """(target, arguments) of a call before `node` that scatters into `other`; None where there is none."""
     if scattered.target is aten.embedding_dense_backward.default:
         g, at, _, padding, by_frequency = scattered.args
-        if by_frequency or spec_of(g).dtype is not spec_of(node).dtype:
+        index = spec_of(at)
+        if by_frequency or spec_of(g).dtype is not spec_of(node).dtype or padding >= 0 and index != contiguous(index):
             return None
         return aten.index_put.default, (other, [at], _without(graph, node, g, at, padding), True)
     adds = scattered.target in ADDING or scattered.target in PUTS and scattered.args[3:4] == (True,)
@@ -54,8 +56,9 @@ def _without(graph: fx.Graph, node: fx.Node, g: fx.Node, at: fx.Node, padding: i
     """Gradients of tokens, zero for those of padding."""
     if padding < 0:
         return g
-    kept = infer_before(graph, node, aten.unsqueeze.default, infer_before(graph, node, aten.ne.Scalar, at, padding), -1)
-    spec = spec_of(g)
+    spec, tokens = spec_of(g), contiguous(changed(spec_of(at), dtype=torch.bool))
+    kept = call_before(graph, node, aten.ne.Scalar, (at, padding), tokens)
+    kept = call_before(graph, node, aten.unsqueeze.default, (kept, -1), contiguous(changed(tokens, shape=(*tokens.shape, 1))))
     zero = infer_before(graph, node, aten.full.default, [], 0.0, dtype=spec.dtype, device=spec.device)
     return call_before(graph, node, aten.where.self, (kept, g, zero), spec)
 
