@@ -700,3 +700,41 @@ def test_lengths_are_asked_as_in_eager():
         return x + 1, [asked(made) for made in kinds], [refused(made, ask) for made in bad for ask in asks]
 
     return f, lambda: seen
+
+
+@program(F(3), calls=2)
+def test_containers_with_a_length_of_their_own():
+    """Looking at a list, a tuple or a dict from outside does not ask the program for its length or keys"""
+    seen = []
+
+    def sized(kind):
+        class Sized(kind):
+            def __len__(self):
+                seen.append("len")
+                return super().__len__()
+
+        return Sized((1, 2))
+
+    class Table(dict):
+        def __len__(self):
+            seen.append("len of table")
+            return super().__len__()
+
+        def __iter__(self):
+            seen.append("iter of table")
+            return super().__iter__()
+
+        def __contains__(self, key):
+            seen.append("contains")
+            return super().__contains__(key)
+
+    lists, table = (sized(list), sized(tuple)), Table(a=1)
+
+    def f(x):
+        return (
+            x + 1,
+            [(sum(held), 3 in held, [v for v in held], list(held), bool(held)) for held in lists],
+            [(table.get("a"), table.get("b"), "b" in table, bool(table), sum(table.values()), [k for k in table])],
+        )
+
+    return f, lambda: seen

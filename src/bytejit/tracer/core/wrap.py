@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bytejit.compat import numpy_types
+from bytejit.guards.plain_sources import PlainLength
 from bytejit.guards.references import PLAIN_VALUE, permanent
 from bytejit.guards.sources import (
     Attr,
@@ -32,13 +33,14 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.objects.class_facts import (
     MRO,
     NAMESPACE,
+    class_lookup,
     hides_dict,
     is_library,
     is_named_tuple,
     replaces_lookup,
 )
 from bytejit.tracer.objects.code_reach import hash_has_effects
-from bytejit.tracer.objects.containers import is_constant, item_source, model_key, runs_code
+from bytejit.tracer.objects.containers import is_constant, item_source, keys_source, model_key, runs_code
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
@@ -297,6 +299,13 @@ class Wrapping(Component):
             return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
         return self._wrap_instance(obj, source)
 
+    def _guard_length(self, obj: Any, source: Source, kind: Any) -> None:
+        """Guard the length of an instance of a subclass, without code of its own for that."""
+        if class_lookup(type(obj), "__len__")[0] is kind.__len__:
+            self.t.guard("LEN_IS", source, kind.__len__(obj))
+        else:
+            self.t.guard("EQUALS", PlainLength(source, kind), kind.__len__(obj))
+
     def _wrap_instance(self, obj: Any, source: Source) -> InstanceVar:
         """An instance of a user's class, or of a library's that nothing here models: its attributes are read one by one."""
         cls = type(obj)
@@ -306,10 +315,10 @@ class Wrapping(Component):
             factory = Lazy(obj.default_factory, Attr(source, "default_factory")) if kind is collections.defaultdict else None
             base = ExternalDict(self.t, kind, source, obj, factory)
         elif issubclass(cls, list):
-            self.t.guard("LEN_IS", source, list.__len__(obj))
+            self._guard_length(obj, source, list)
             base = SeqVar([Lazy(o, TupleItem(source, i, list)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
         elif issubclass(cls, tuple):
-            self.t.guard("LEN_IS", source, tuple.__len__(obj))
+            self._guard_length(obj, source, tuple)
             base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
         elif issubclass(cls, (int, float, str, bytes, complex)):
             plain = next(c for c in (int, float, str, bytes, complex) if issubclass(cls, c))
@@ -335,7 +344,7 @@ class Wrapping(Component):
             return None
         raw = d.real
         if not (dict.__contains__(raw, key) if isinstance(raw, dict) else key in raw):
-            self.t.guard("DICT_ABSENT", d.source, key)
+            self.t.guard("DICT_ABSENT", keys_source(d), key)
             return None
         value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
         var = Lazy(value, item_source(d, key))
@@ -353,7 +362,7 @@ class Wrapping(Component):
         for key in keys:
             if type(key) is not str and hash_has_effects(key):
                 raise Break(f"keys whose __hash__ has effects ({type(key).__name__})")
-        self.t.guard("DICT_KEYS", d.source, tuple(keys))
+        self.t.guard("DICT_KEYS", keys_source(d), tuple(keys))
         gone, read, d.complete = d.deleted, d.items, True
         d.items = {}
         for key, value in pairs:

@@ -37,7 +37,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
 from . import identities
-from .containers import is_constant
+from .containers import is_constant, keys_source, real_length
 from .external_lists import ExternalList, is_filled
 from .plain_parts import plain_equal
 
@@ -252,8 +252,8 @@ class Comparisons(Component):
             return self.t.subscripts.length(v) > 0
         if isinstance(v, DictVar):
             if not v.complete and not v.items and not v.deleted:
-                filled = len(v.real) > 0
-                self.t.guard("BOOL", v.source, filled)
+                filled = real_length(v.real) > 0
+                self.t.guard("BOOL", keys_source(v), filled)
                 return filled
             if any(k not in v.deleted for k in v.items):
                 return True

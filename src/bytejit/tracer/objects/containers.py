@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import enum
 import sys
@@ -16,6 +17,7 @@ from bytejit.common import special_cases
 from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
 from bytejit.guards.class_lookups import MRO, NAMESPACE
+from bytejit.guards.plain_sources import PlainKeys
 from bytejit.guards.sources import KnownSource, Source, dict_item
 from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar
@@ -115,6 +117,20 @@ def is_own_class(obj: object) -> bool:
     """Whether an object is a class on which operators run code of the program, by its metaclass."""
     meta = type(obj)
     return meta is not type and issubclass(meta, type) and has_operators(meta, _OF_USE)
+
+
+def keys_source(d: DictVar) -> Source:
+    """What guards of the keys of a dict from outside look at: not at methods of the program's subclass."""
+    cls = type(d.real)
+    assert d.source is not None, d
+    if not issubclass(cls, dict) or is_library(cls.__module__):
+        return d.source
+    return PlainKeys(d.source, collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict)
+
+
+def real_length(real: Any) -> int:
+    """The length of a container from outside, past a `__len__` of a dict's subclass."""
+    return dict.__len__(real) if isinstance(real, dict) else len(real)
 
 
 def item_source(d: DictVar, key: object) -> Source:

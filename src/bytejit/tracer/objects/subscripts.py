@@ -35,7 +35,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 
 from .changing_keys import lacks, picked
 from .class_facts import class_attribute, class_lookup, is_of_library
-from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, runs_code, to_python
+from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, keys_source, real_length, runs_code, to_python
 from .external_lists import ExternalList, added
 from .finalizers import check_replaced
 from .open_writes import ExternalDict
@@ -314,8 +314,8 @@ class Subscripts(Component):
     def length(self, v: Var) -> int:
         v = self.t.values.real(v)
         if isinstance(v, (ExternalDict, ExternalList)) and (more := added(self.t, v)) is not None:
-            self.t.guard("LEN_IS", v.source, len(v.real))
-            return len(v.real) + more
+            self.t.guard("LEN_IS", keys_source(v) if isinstance(v, DictVar) else v.source, real_length(v.real))
+            return real_length(v.real) + more
         if isinstance(v, SeqVar):
             return len(v.items)
         if isinstance(v, SetVar):
