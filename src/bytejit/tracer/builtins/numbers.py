@@ -131,7 +131,7 @@ def _container_text(t: Tracer, v: Var) -> Var:
 
 def _own_text(t: Tracer, v: Var, methods: tuple[str, ...]) -> Var | None:
     """The text that code of the program makes of an instance, or of a class that has a metaclass. None where it has none."""
-    if not isinstance(v, InstanceVar) and not (isinstance(v, Known) and is_own_class(v.obj)):
+    if not isinstance(v, InstanceVar) and not (type(v) is Known and is_own_class(v.obj)):
         return None
     for name in methods:
         found = t.attributes.of_class(t.type_of(v), name)
@@ -180,7 +180,7 @@ _text(ascii, ("__repr__",))
 @models(builtins.format)
 def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
-    if isinstance(v, InstanceVar) or isinstance(v, Known) and is_own_class(v.obj):
+    if isinstance(v, InstanceVar) or type(v) is Known and is_own_class(v.obj):
         if isinstance(t.attributes.of_class(t.type_of(v), "__format__"), types.FunctionType):
             return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
         if t.const(spec) == "":

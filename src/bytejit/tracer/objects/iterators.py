@@ -39,7 +39,7 @@ def ask_length(t: Tracer, v: Var) -> None:
     """Ask code of the program how many items there may be: `__len__`, else `__length_hint__`. Raises: Raised, Break."""
     if isinstance(v, IterVar) and v.kind == "getitem" and not v.done:
         _length_by(t, v.state["of"], "__len__")
-    elif isinstance(v, InstanceVar) or isinstance(v, Known) and isinstance(v.obj, type):
+    elif isinstance(v, InstanceVar) or type(v) is Known and isinstance(v.obj, type):
         _length_by(t, v, "__len__") or _length_by(t, v, "__length_hint__")
 
 

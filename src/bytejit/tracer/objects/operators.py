@@ -211,7 +211,7 @@ class Operators(Component):
 
     def _has_text(self, v: Var) -> bool:
         """Whether the program says how an instance is shown."""
-        return (isinstance(v, InstanceVar) or isinstance(v, Known) and is_own_class(v.obj)) and any(
+        return (isinstance(v, InstanceVar) or type(v) is Known and is_own_class(v.obj)) and any(
             isinstance(self.t.attributes.of_class(self.t.type_of(v), name), types.FunctionType)
             for name in ("__str__", "__repr__")
         )
