@@ -71,3 +71,17 @@ def test_images_of_bytes_with_symbolic_sizes(mode: str) -> None:
         return F.interpolate(x, size=(7, 4), mode=mode) + 1
 
     assert torch.equal(bytejit.compile(f, dynamic=True)(x), f(x))
+
+
+@pytest.mark.parametrize("mode", ("nearest", "bilinear", "bicubic"))
+@pytest.mark.parametrize("dynamic", (None, True))
+def test_a_scale_that_keeps_a_size(mode: str, dynamic: bool | None) -> None:
+    """Eager's kernels then do not scale, most often"""
+    x = torch.linspace(-1, 1, 35).sin().view(1, 1, 5, 7).requires_grad_()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=1.1, mode=mode)
+
+    out, want = bytejit.compile(f, dynamic=dynamic)(x), f(x)
+    torch.testing.assert_close(out, want)
+    torch.testing.assert_close(*(torch.autograd.grad((t * t.detach()).sum(), x) for t in (out, want)))

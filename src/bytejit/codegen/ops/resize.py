@@ -77,6 +77,8 @@ class Between:
         numbers(*sizes, *out)
         if acc not in ("f32", "f64"):
             raise NoRule("of ints")
+        if any(n == m and s not in (None, 1) for n, m, s in zip(sizes, out, self.scales)):
+            raise NoRule("a scale that keeps a size")  # which dims eager copies then is up to its kernels
 
     def factor(self, d: int) -> float:
         """Pixels of the input a pixel of the result, along dim d of n."""
@@ -97,7 +99,7 @@ class Between:
         """The two pixels around point i, and their weights."""
         ctx, n, pos = self.ctx, self.sizes[d], self.position(d, i, True)
         low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)  # i32: vector units turn floats into those
-        high = (low + 1).do("minimum", n - 1)
+        high = (low + 1).do("minimum", n - 1) if n != self.out[d] else low  # else a nan would spread
         part = (pos - F(ctx, ctx.cast(low.e, self.acc))).do("minimum", 1.0)
         return [(low, 1 - part), (high, part)]
 

@@ -110,13 +110,13 @@ class SymbolicInference(Component):
                 result = fn(*args, **kwargs)
             if may_copy:
                 self.t.copying.note_copy(args, result, [*env.waived])
-            if env.fixed == fixed or changes_its_tensor(fn) or resizes_whole_numbers(fn, args, kwargs):
+            if env.fixed == fixed or changes_its_tensor(fn) or resized_by_kernel(fn, args, kwargs):
                 return result
         except (DataDependent, NoFake):
             raise
         except Exception as e:
             # judged below, when the other way has been tried
-            if changes_its_tensor(fn) or resizes_whole_numbers(fn, args, kwargs):
+            if changes_its_tensor(fn) or resized_by_kernel(fn, args, kwargs):
                 raise
             error = e
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
@@ -167,7 +167,11 @@ def changes_its_tensor(fn: Callable) -> bool:
     return getattr(fn, "__name__", "") in RESHAPES
 
 
-def resizes_whole_numbers(fn: Callable, args: Any, kwargs: dict) -> bool:
-    """Whether a call resizes an image of bytes: torch's Python decomposition rounds other bytes than its kernel."""
+def resized_by_kernel(fn: Callable, args: Any, kwargs: dict) -> bool:
+    """Whether torch's Python decomposition of a resizing differs from its kernel: it rounds other bytes, and the kernel does
+    not scale where the size stays (a size of 5 by 1.1)."""
+    if not getattr(fn, "__name__", "").startswith(("interpolate", "upsample")):
+        return False
     given = [x for x in (*args, *kwargs.values()) if type(x) is Fake]
-    return getattr(fn, "__name__", "").startswith(("interpolate", "upsample")) and any(x.dtype == torch.uint8 for x in given)
+    scales = [x for x in numbers_in((args, kwargs)) if type(x) is float]
+    return any(x.dtype == torch.uint8 for x in given) or any(x > 1 and x != int(x) for x in scales)
