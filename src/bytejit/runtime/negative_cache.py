@@ -37,7 +37,11 @@ def kind(value: Any) -> object:
 
 def have_hashes(kinds: tuple) -> bool:
     """Whether kinds can be looked up: a metaclass may have taken their hash, or hash them by code of the program."""
-    return all(have_hashes(k) if type(k) is tuple else class_attribute(k, "__hash__") is object.__hash__ for k in kinds)
+    return all(type(k) is type or _has_hash(k) for k in kinds)
+
+
+def _has_hash(k: Any) -> bool:
+    return have_hashes(k) if type(k) is tuple else class_attribute(k, "__hash__") is object.__hash__
 
 
 class Seen:

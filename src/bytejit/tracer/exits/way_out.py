@@ -64,7 +64,7 @@ def stays_whole(t: Tracer, callee: Var, arguments: list[Var]) -> bool:
     """Whether within a call that broke no graph would hold work, which is guarded then: it takes quantised tensors and no others,
     or is one of a layer of torch's with tensors that run operations themselves."""
     given = [v for a in arguments for v in (a.items if isinstance(a, SeqVar) else (a,))]
-    tensors = [v for v in given if isinstance(v, TensorVar) or isinstance(v, Lazy) and isinstance(v.obj, torch.Tensor)]
+    tensors = [v for v in given if isinstance(v, TensorVar) or isinstance(v, Lazy) and issubclass(type(v.obj), torch.Tensor)]
     unread = [v for v in tensors if isinstance(v, Lazy) and v.source is not None]
     if not tensors or len(unread) < len(tensors):
         return False

@@ -97,11 +97,11 @@ def may_write(functions: list[types.FunctionType]) -> bool:
 def hash_has_effects(key: object, depth: int = 3) -> bool:
     """Whether hashing an object, or a part of it, writes anything, by the code of its `__hash__`: tracer and guards look keys
     up more often than the program does."""
-    if isinstance(key, tuple):
+    if issubclass(type(key), tuple):
         return any(hash_has_effects(part) for part in tuple.__iter__(key))
     if not isinstance(class_attribute(type(key), "__hash__"), types.FunctionType) or depth == 0:
         return False
-    parts = getattr(key, "__dict__", {}) if not isinstance(key, (torch.Tensor, torch.nn.Module)) else {}
+    parts = {} if issubclass(type(key), (torch.Tensor, torch.nn.Module)) else own_attributes(key)
     return may_write(method_and_callees(type(key), "__hash__")) or any(hash_has_effects(v, depth - 1) for v in parts.values())
 
 
