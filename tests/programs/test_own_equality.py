@@ -412,3 +412,22 @@ def _telling(hash_too):
         return x, same, {Three: 1, Two: 2}[Two]
 
     return f, lambda: seen
+
+
+@program(F(3), graphs=1)
+def test_ascii_of_what_has_its_own_repr():
+    """ascii() escapes what a program's `__repr__` returns, of instances and of classes"""
+
+    class Meta(type):
+        def __repr__(cls):
+            return "Ünit"
+
+    class Unit(metaclass=Meta):
+        def __repr__(self):
+            return "µm"
+
+    def f(x):
+        unit = Unit()
+        return x + 1, ascii(unit), f"{unit!a}{Unit!a}{'ä'!a}", f"{unit!a}", ascii([unit]), repr(unit)
+
+    return f

@@ -164,7 +164,7 @@ def _text(function: Callable, methods: tuple[str, ...]) -> None:
         try:
             real = to_python(t, v, classes=True)
         except NotConstant:
-            if function is not ascii and isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
+            if isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
                 return _container_text(t, v)
             raise Break(f"{function.__name__}() of {words(v)}") from None
         return t.operators.fold(function, real, *(t.const(a) for a in args[1:]))
@@ -174,7 +174,16 @@ def _text(function: Callable, methods: tuple[str, ...]) -> None:
 
 _text(str, ("__str__", "__repr__"))
 _text(repr, ("__repr__",))
-_text(ascii, ("__repr__",))
+
+
+def _escaped(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+@models(ascii)
+def ascii_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """repr(), escaped."""
+    return t.operators.fold(_escaped, t.const(MODELS[repr](t, args, kwargs)))
 
 
 @models(builtins.format)
