@@ -55,7 +55,9 @@ class TrainingProgram:
         self.autocast, self.casts = autocast_now(), autocast_state()
         self.made: dict[frozenset[int], BackwardPass] = {}  # by which tangents are undefined
         self.lock = threading.Lock()
-        self.inputs = tuple(i for i, _ in parts.grads)
+        # (input, place of its gradient): an input that no result depends on is not followed; its history ends here
+        self.grads = [(i, at) for i, at in parts.grads if at is not None] or [*parts.grads]
+        self.inputs = tuple(i for i, _ in self.grads)
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
         self.first = len(parts.tangents)  # results that autograd does not follow begin here
         self.after = parts.results + parts.saved
@@ -134,7 +136,7 @@ class TrainingProgram:
         return [x.data for x in raw]
 
     def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """The gradients of `inputs`, None where there are none."""
+        """The gradients of `self.inputs`, None where there are none."""
         self.unused = None
         one = self.first == 1 and tangents[0] is not None
         missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
@@ -167,7 +169,7 @@ class TrainingProgram:
         given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
         back = self.backward(missing)
         made, places = back.call(*saved, *given, *ctx.numbers), back.places
-        return [None if at is None or places[at] is None else made[places[at]] for _, at in self.parts.grads]
+        return [None if at is None or places[at] is None else made[places[at]] for _, at in self.grads]
 
     def let_go(self, ctx: CompiledRegion, missing: frozenset[int]) -> None:
         """Frees what eager frees after a backward pass without retain_graph; torch itself frees what the node saved."""
