@@ -57,7 +57,8 @@ NEW_RESULTS = frozenset(
     }
 )
 # functions whose floats decide more than values: sizes, which formula computes a distance, whether one bound is above another
-RESIZING = ("interpolate", "upsample", "arange", "range", "pool")
+RESIZED = ("interpolate", "upsample")
+RESIZING = (*RESIZED, "arange", "range", "pool")
 STRUCTURAL = frozenset("norm vector_norm matrix_norm dist cdist pdist renorm uniform rrelu".split())
 # methods that give a tensor another shape in place
 RESHAPES = frozenset("""unsqueeze_ squeeze_ transpose_ swapaxes_ swapdims_ t_ resize_ as_strided_ resize_as_ set_""".split())
@@ -170,7 +171,8 @@ def changes_its_tensor(fn: Callable) -> bool:
 def resized_by_kernel(fn: Callable, args: Any, kwargs: dict) -> bool:
     """Whether torch's Python decomposition of a resizing differs from its kernel: it rounds other bytes, and the kernel does
     not scale where the size stays (a size of 5 by 1.1)."""
-    if not getattr(fn, "__name__", "").startswith(("interpolate", "upsample")):
+    name = getattr(fn, "__name__", "")
+    if not any(word in name for word in RESIZED):
         return False
     given = [x for x in (*args, *kwargs.values()) if type(x) is Fake]
     scales = [x for x in numbers_in((args, kwargs)) if type(x) is float]
