@@ -94,7 +94,7 @@ def may_write(functions: list[types.FunctionType]) -> bool:
     return False
 
 
-def hash_has_effects(key: object, depth: int = 3) -> bool:
+def hash_has_effects(key: Any, depth: int = 3) -> bool:
     """Whether hashing an object, or a part of it, writes anything, by the code of its `__hash__`: tracer and guards look keys
     up more often than the program does."""
     if issubclass(type(key), tuple):
