@@ -56,7 +56,7 @@ class TrainingProgram:
         self.made: dict[frozenset[int], BackwardPass] = {}  # by which tangents are undefined
         self.lock = threading.Lock()
         # (input, place of its gradient): an input that no result depends on is not followed; its history ends here
-        self.grads = [(i, at) for i, at in parts.grads if at is not None] or [*parts.grads]
+        self.grads = tuple(g for g in parts.grads if g[1] is not None) or parts.grads
         self.inputs = tuple(i for i, _ in self.grads)
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
         self.first = len(parts.tangents)  # results that autograd does not follow begin here
