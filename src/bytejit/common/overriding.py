@@ -60,8 +60,7 @@ def overrides(cls: type) -> str:
 
 def answers_as_torch(cls: type) -> bool:
     """Whether what is asked of a tensor of this class is answered by torch, not by a property or a method of the class."""
-    own = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
-    return cls in PLAIN or all(ASKED.isdisjoint(c.__dict__) for c in own)
+    return cls in PLAIN or all(ASKED.isdisjoint(c.__dict__) for c in cls.__mro__[: cls.__mro__.index(torch.Tensor)])
 
 
 def runs_operations(cls: type) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 
 METHODS = (types.MethodType, classmethod, staticmethod)
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a program can have made
-_OF_CLASS = type.__dict__["__dict__"].__get__
-_MRO = type.__dict__["__mro__"].__get__
-_FLAGS = type.__dict__["__flags__"].__get__
+IS_ABSTRACT = 1 << 20
+NAMESPACE = type.__dict__["__dict__"].__get__  # past a metaclass's __getattribute__, and quicker
+MRO = type.__dict__["__mro__"].__get__
+FLAGS = type.__dict__["__flags__"].__get__
 
 
 def function_of(fn: Any) -> Any:
@@ -21,20 +22,20 @@ def function_of(fn: Any) -> Any:
 def own_attributes(obj: object) -> Mapping[str, Any]:
     """The attributes of an object itself, not those of its class; none where it has no place for them."""
     if issubclass(type(obj), type):
-        return _OF_CLASS(obj)
+        return NAMESPACE(obj)
     try:
         return object.__getattribute__(obj, "__dict__")
     except AttributeError:
         return {}
 
 
-def class_attribute(obj: object, name: str) -> Any:
-    """What an object's class, or one of its bases, has under a name, unbound; None without one."""
-    return next((_OF_CLASS(c)[name] for c in _MRO(type(obj)) if name in _OF_CLASS(c)), None)
+def special_method(obj: object, name: str) -> Any:
+    """What the interpreter takes for a special method of an object: what its class or a base has, unbound; None without one."""
+    return next((NAMESPACE(c)[name] for c in MRO(type(obj)) if name in NAMESPACE(c)), None)
 
 
 def name_of(fn: object) -> str:
     """A callable's qualified name, as a message names it: for an instance, that of its class."""
-    of = fn if issubclass(type(fn), type) or not _FLAGS(type(fn)) & HEAP_TYPE else type(fn)
+    of = fn if issubclass(type(fn), type) or not FLAGS(type(fn)) & HEAP_TYPE else type(fn)
     found = type.__dict__["__qualname__"].__get__(of) if issubclass(type(of), type) else getattr(of, "__qualname__", None)
     return found or type(fn).__name__

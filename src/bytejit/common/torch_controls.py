@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from bytejit.common import caches, special_cases
-from bytejit.common.quiet_reads import class_attribute, function_of, name_of, own_attributes
+from bytejit.common.quiet_reads import function_of, name_of, own_attributes, special_method
 from bytejit.options import Options
 
 LOADED = "torch._dynamo"
@@ -231,9 +231,8 @@ def break_switch() -> tuple[dict[str, Any], str] | None:
 def substitute(fn: Callable) -> types.FunctionType | None:
     """The Python function that the program wants followed in place of `fn`; those of torch's own are not the program's."""
     handlers = getattr(_left(FUNCTIONS, "PolyfilledFunctionVariable"), "_get_polyfill_handlers", None)
-    if handlers is None or isinstance(
-        class_attribute(fn, "__hash__"), types.FunctionType
-    ):  # one in Python is the program's: not to be run
+    hashed_in_python = isinstance(special_method(fn, "__hash__"), types.FunctionType)  # by the program, whose code must not run
+    if handlers is None or hashed_in_python:
         return None
     try:
         found = handlers().get(fn)

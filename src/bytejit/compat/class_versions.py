@@ -10,10 +10,9 @@ import ctypes
 import functools
 from collections.abc import Callable
 
+from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE
+
 WORD = 4  # bytes of a version
-HEAP_TYPE = 1 << 9
-IS_ABSTRACT = 1 << 20
-FLAGS = type.__dict__["__flags__"].__get__  # past a metaclass's
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.common.registry import PresentMethod
 from bytejit.compat import class_versions
 
@@ -20,8 +21,6 @@ from .equality import same
 from .references import Ref, plain
 
 MISSING = object()
-NAMESPACE = type.__dict__["__dict__"].__get__  # past a metaclass's __getattribute__, and quicker
-MRO = type.__dict__["__mro__"].__get__
 BASES = type.__dict__["__bases__"].__get__
 IN_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 FAILED, UNKNOWN = -1, 0  # what `ClassCheck.again` returns in place of a version

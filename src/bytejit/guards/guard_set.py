@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.where import short_path
-from bytejit.compat.class_versions import HEAP_TYPE
 
 from .global_state import ALWAYS, STATES, GlobalState
 from .kinds import (

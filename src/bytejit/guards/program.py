@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from bytejit.common.overriding import overrides
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.compat import class_versions
-from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.errors import Bug
 
 from .class_lookups import UNKNOWN, ClassCheck

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from bytejit.common.quiet_reads import class_attribute
+from bytejit.common.quiet_reads import special_method
 
 from .dispatch import SiteState
 from .entry import MISS, Args, Entry
@@ -41,7 +41,7 @@ def have_hashes(kinds: tuple) -> bool:
 
 
 def _has_hash(k: Any) -> bool:
-    return have_hashes(k) if type(k) is tuple else class_attribute(k, "__hash__") is object.__hash__
+    return have_hashes(k) if type(k) is tuple else special_method(k, "__hash__") is object.__hash__
 
 
 class Seen:

@@ -6,8 +6,8 @@ import collections
 import types
 
 from bytejit.common import special_cases
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.text import without_records
-from bytejit.compat.class_versions import HEAP_TYPE
 
 from .texts import TextVar
 from .values import (

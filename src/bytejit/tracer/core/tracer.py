@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from bytejit.common.interrupts import SIGNALS
+from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
-from bytejit.compat.class_versions import FLAGS, HEAP_TYPE
 from bytejit.errors import Bug
 from bytejit.fake.tensor import FakeMode
 from bytejit.guards.guard_set import GuardSet

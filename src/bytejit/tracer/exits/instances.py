@@ -7,7 +7,7 @@ import functools
 import weakref
 from collections.abc import Callable
 
-from bytejit.compat.class_versions import HEAP_TYPE
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import NONE, NULL, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.objects.class_facts import class_lookup, is_data_descriptor

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.type_forms import FORMS
-from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component

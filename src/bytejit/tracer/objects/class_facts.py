@@ -10,8 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from bytejit.common.quiet_reads import function_of
-from bytejit.guards.class_lookups import MISSING, MRO, NAMESPACE, ClassLookups, Lookup, find, searched
+from bytejit.common.quiet_reads import MRO, NAMESPACE, function_of
+from bytejit.guards.class_lookups import MISSING, ClassLookups, Lookup, find, searched
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
 
 # owner: the one trace that runs; what it stored into classes from outside: class -> name -> stub (see tracer/objects/classes.py)

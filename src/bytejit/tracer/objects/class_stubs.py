@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from bytejit.compat.class_versions import HEAP_TYPE
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer

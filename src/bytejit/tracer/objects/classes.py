@@ -14,8 +14,8 @@ import functools
 import types
 from collections.abc import Callable
 
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.registry import seen_as
-from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.sources import InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import words

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
-from bytejit.guards.class_lookups import MRO, NAMESPACE
 from bytejit.guards.plain_sources import PlainKeys
 from bytejit.guards.sources import KnownSource, Source, dict_item
 from bytejit.tracer.core.descriptions import shown_name, words

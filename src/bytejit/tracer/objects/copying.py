@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.compat.class_versions import HEAP_TYPE
+from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.models import models

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from bytejit.common import special_cases
-from bytejit.compat.class_versions import HEAP_TYPE, IS_ABSTRACT
+from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE, IS_ABSTRACT
 from bytejit.tracer.builtins.argument_counts import describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import bind
@@ -107,7 +107,7 @@ class Instantiation(Component):
         return made
 
     def object_new(self, cls: type) -> InstanceVar:
-        if cls.__flags__ & IS_ABSTRACT:
+        if FLAGS(cls) & IS_ABSTRACT:
             try:
                 object.__new__(cls)
             except TypeError as e:
