@@ -183,7 +183,8 @@ def _escaped(text: str) -> str:
 @models(ascii)
 def ascii_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """repr(), escaped."""
-    return t.operators.fold(_escaped, t.const(MODELS[repr](t, args, kwargs)))
+    text = MODELS[repr](t, args, kwargs)
+    return text_of(_escaped, [text]) or t.operators.fold(_escaped, t.const(text))
 
 
 @models(builtins.format)
