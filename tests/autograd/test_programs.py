@@ -454,6 +454,17 @@ def call(f, *args):
     return f(*args)
 
 
+def test_gradients_of_drawn_numbers(backend):
+    """Of operators without a meta kernel of torch's; the Dirichlet distribution's is in an autograd function."""
+    of = torch.distributions
+
+    def f(w):
+        rate = w.exp()
+        return of.Gamma(rate, 2.0).rsample(), of.Beta(rate, rate + 1).rsample(), of.Dirichlet(rate).rsample()
+
+    beside(backend, f, lambda: (leaf(3, 4),), back)
+
+
 def test_pieces_that_are_no_views(backend):
     """unsafe_chunk: outputs in one memory, each with a gradient of its own."""
 

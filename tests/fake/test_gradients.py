@@ -52,6 +52,11 @@ CALLS: dict[str, Callable] = {
     "group_norm": lambda g, x: aten.native_group_norm_backward(
         g, x, torch.ones(2, 2), torch.ones(2, 2), torch.ones(4), 2, 4, 15, 2, [True, True, True]
     ),
+    "gamma": lambda g, x: aten._standard_gamma_grad(x, g),
+    "dirichlet": lambda g, x: aten._dirichlet_grad(x, g, g),
+    "fractional_max_pool": lambda g, x: aten.fractional_max_pool3d_backward(
+        g, x, [1, 1, 1], list(g.shape[1:]), torch.zeros(g.shape, dtype=torch.long)
+    ),
     "convolution": lambda g, x: aten.convolution_backward(
         g, x, torch.ones(4, 4, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     ),

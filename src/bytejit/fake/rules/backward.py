@@ -21,6 +21,21 @@ def _rrelu_backward(
     return as_operands(noise if training and upper - lower > 1e-6 else x, grad)
 
 
+@row("_dirichlet_grad", "_standard_gamma_grad")
+def _of_drawn(*operands: HasMeta) -> Meta:
+    """Row-major, whatever the operands are. Of tensors of one shape and dtype: torch has no meta kernel."""
+    m = as_operands(*operands)
+    return new(m.shape, None, m.dtype, m.device)
+
+
+@row("fractional_max_pool3d_backward")
+def _fractional_pool_backward(grad: HasMeta, x: HasMeta, kernel: Any, size: Any, indices: HasMeta) -> Meta:
+    """Row-major, whatever the operands are."""
+    if grad.m.dtype != x.m.dtype or grad.m.shape != (*x.m.shape[:-3], *size) or indices.m.shape != grad.m.shape:
+        raise NeedsMeta
+    return new(x.m.shape, None, x.m.dtype, x.m.device)
+
+
 @row("_log_softmax_backward_data", beside="layout")
 def _log_softmax_backward(grad: Operand, y: HasMeta, dim: int, dtype: torch.dtype) -> Meta:
     """Row-major, whatever the operands are."""
