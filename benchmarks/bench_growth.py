@@ -34,7 +34,7 @@ STAGES = (
     ("entry", "bytejit.pipeline", "compile_entry"),
     ("normalise", "bytejit.backends.inductor", "normalise"),
     ("joint", "bytejit.backends.training", "make_joint"),
-    ("partition", "bytejit.backends.training", "split"),
+    ("partition", "bytejit.backends.training", "partition"),
     ("libraries", "bytejit.backends.compiled", "choose_libraries"),
     ("lower", "bytejit.backends.compiled", "lower"),
     ("cache", "bytejit.backends.plan_cache", "key_of"),

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import nn
 
+import bytejit
+
 from . import targets
 from .compare import Comparer
 
@@ -947,3 +949,40 @@ def test_change_unread(name):
     args = new if isinstance(new, tuple) else args
     equal(f, program, args)
     assert counter.count == before, f"{counter.count - before} recompiles, nothing that is read changed"
+
+
+def test_what_is_written_becomes_one():
+    """Of many tensors that are written, two become one; then one of them is what is only read"""
+
+    def program(written, read):
+        for i, t in enumerate(written):
+            t.mul_(i + 2).add_(read[i % len(read)])
+        return sum(written)
+
+    f = targets.compiled(program, targets.Counter())
+    for ties in ([], [("written", 1, "written", 4)], [("written", 3, "read", 2)], [("read", 0, "read", 1)], []):
+        both = []
+        for fn in (f, program):
+            torch.manual_seed(0)
+            args = {"written": [torch.randn(3) for _ in range(6)], "read": [torch.randn(3) for _ in range(3)]}
+            for to, i, name, j in ties:
+                args[to][i] = args[name][j]
+            both.append((fn(**args), args))
+        Comparer(1e-6, 1e-6).same(*reversed(both), where=str(ties))
+
+
+def test_guards_grow_with_the_model():
+    """Twice the layers: about twice the guards of a step, not four times"""
+
+    def guards_of(layers):
+        model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+        return len(bytejit.explain(step)(torch.ones(2, 4)).out_guards[-1])
+
+    assert guards_of(20) < 2.2 * guards_of(10)

@@ -23,7 +23,7 @@ from bytejit.guards.class_lookups import ClassLookups, Lookup, find
 from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
-from bytejit.guards.kinds import KINDS, ComputedItems, SizeCondition
+from bytejit.guards.kinds import KINDS, ComputedItems, Distinct, SizeCondition
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.native_checker import CHECKER
 from bytejit.guards.source import params_of
@@ -167,7 +167,7 @@ def test_kind_both_ways(kind, seen, value, good, bad) -> None:
 
 
 def test_every_kind_has_a_test_here() -> None:
-    assert set(KINDS) == {r[0] for r in BOTH_WAYS} | {"TENSOR", "ALIAS", "GLOBAL_STATE", "PRESENT", "CLASS"}
+    assert set(KINDS) == {r[0] for r in BOTH_WAYS} | {"TENSOR", "ALIAS", "DISTINCT", "GLOBAL_STATE", "PRESENT", "CLASS"}
 
 
 def test_present() -> None:
@@ -353,6 +353,24 @@ def test_alias() -> None:
     x, y = torch.ones(2), torch.ones(2)
     one, two = (entry(("ALIAS", A, (B, same_object)), params=("a", "b")) for same_object in (True, False))
     assert fits(one, x, x) and not fits(one, x, y) and fits(two, x, y) and not fits(two, x, x)
+
+
+@pytest.mark.parametrize("changed,others", [(4, 0), (1, 5), (3, 2), (40, 30), (9, 200)])
+def test_distinct(changed: int, others: int) -> None:
+    """Each of the changed is another object than all the rest; the others may be one."""
+    n = changed + others
+    items = [Item(A, i) for i in range(n)]
+    value = Distinct(tuple(items[:changed]), tuple(items[changed:]))
+    fn = entry(*(("PRESENT", s, None) for s in items), ("DISTINCT", items[0], value))
+    draw = random.Random(n)
+    for _ in range(20):
+        all_of = [object() for _ in range(n)]
+        assert fits(fn, all_of)
+        i, j = sorted(draw.sample(range(n), 2))
+        all_of[i] = all_of[j]
+        assert fits(fn, all_of) == (i >= changed)
+        if i < changed:
+            assert fn.explain_failure((all_of,)) == f"a[{i}] and a[{j}] have become one object"
 
 
 def test_globals_builtins_and_closures() -> None:

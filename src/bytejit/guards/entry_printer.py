@@ -10,7 +10,7 @@ from bytejit.common.overriding import overrides, unasked
 
 from .global_state import GlobalState
 from .guard_set import Guard, GuardSet
-from .kinds import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE
+from .kinds import DISTINCT, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE
 from .program import GuardProgram
 from .sources import (
     Cell,
@@ -132,7 +132,7 @@ def guarded_types(guards: list[Guard]) -> dict[Source, Ref]:
 def other_sources(guard: Guard) -> list[Source]:
     if guard.kind == "EXPR":
         return [source for _, source in guard.value.names]
-    if guard.kind == VALUE:
+    if guard.kind in (DISTINCT, VALUE):
         return list(guard.value.sources[1:])
     return [guard.value[0]] if guard.kind == "ALIAS" else []
 

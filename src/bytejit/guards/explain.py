@@ -10,11 +10,12 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.overriding import answers_as_torch
 from bytejit.compat import numpy_types
+from bytejit.errors import Bug
 
 from .changing_sources import length_of
 from .equality import same
 from .guard_set import Guard
-from .kinds import DICT_KEYS, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
+from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
 from .sources import Ref, Source, SourcePrinter, TensorSize, TensorStride, TupleItem
 from .tensor_checks import TensorCheck
 
@@ -39,7 +40,7 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
         except Exception as error:
             return f"{guard!r}: the check raised {type(error).__name__}: {error}"
         if not holds:
-            return _explain(guard, value) + _line(guard)
+            return (_one_object(guard, frame) if guard.kind == DISTINCT else _explain(guard, value)) + _line(guard)
     return "no guard fails"
 
 
@@ -121,6 +122,19 @@ def _changed_dims(source: Source, shape: tuple, stride: tuple, value: torch.Tens
 
 def _line(guard: Guard) -> str:
     return f" ({guard.where})" if guard.where else ""
+
+
+def _one_object(guard: Guard, frame: dict[str, Any]) -> str:
+    """Which two of an Distinct are one object."""
+    seen: dict[int, Source] = {}
+    for i, source in enumerate(guard.value.sources):
+        at = SourcePrinter()
+        key = id(eval(source.expr(at), {**at.env, **frame}))
+        if key in seen:
+            return KINDS[DISTINCT].says.format(name=seen[key].name(), want=source.name())
+        if i < len(guard.value.changed):
+            seen[key] = source
+    raise Bug(f"{guard!r} holds")
 
 
 def _explain(guard: Guard, value: Any) -> str:

@@ -216,11 +216,28 @@ struct Slots {
     }
 };
 
+// Whether each of the first objects is another one than all the rest: `which` numbers the first `count`, then `others` more.
+static bool distinct(const Slots& s, const Word* which, Word count, Word others) {
+    Word size = 16;
+    while (size < 2 * count) size *= 2;
+    bj::Scratch memory(8 * size);
+    PyObject** table = memory.as<PyObject*>();       // open addressing
+    for (Word i = 0; i < size; ++i) table[i] = nullptr;
+    for (Word i = 0; i < count + others; ++i) {
+        PyObject* x = s.at[which[i]];
+        Word at = (Word)(((unsigned long long)x >> 4) * 0x9E3779B97F4A7C15ull >> 32) & (size - 1);
+        while (table[at] && table[at] != x) at = (at + 1) & (size - 1);
+        if (table[at]) return false;
+        if (i < count) table[at] = x;
+    }
+    return true;
+}
+
 // The steps from w on: the tuple wanted, None where a check fails.
 static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const* args) {
     Answer ok = YES;
     while (ok == YES) {
-        PyObject* x = *w > OP_WEAK ? s.at[w[1]] : nullptr;
+        PyObject* x = *w > OP_WEAK && *w != OP_DISTINCT ? s.at[w[1]] : nullptr;
         bool got = true;
         switch (*w) {
         case OP_DONE: return s.tuple(w + 2, w[1]);
@@ -247,6 +264,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_KEYS: ok = keys_are(head, x, (PyObject*)w[2]); w += 3; break;
         case OP_HAS: ok = has(head, x, (PyObject*)w[2], w[3]); w += 4; break;
         case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
+        case OP_DISTINCT: ok = when(distinct(s, w + 3, w[1], w[2]), 1); w += 3 + w[1] + w[2]; break;
         case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;
         case OP_CLASS: ok = class_is(x, (Word*)w); w += 5; break;
         case OP_TENSOR: ok = tensor_is(head->fill, head->grad, x, w + 2); w += 8 + 2 * w[7]; break;

@@ -20,6 +20,7 @@ from .kinds import (
     BOOL,
     DICT_ABSENT,
     DICT_KEYS,
+    DISTINCT,
     EQUALS,
     EXPR,
     FUNCTION,
@@ -157,7 +158,7 @@ def _kept(kind: str, value: Any) -> Any:
 
 def _slot(guard: Guard) -> Any:
     """What tells two guards of one kind on one source apart (a key, a name); None where one kind says it all."""
-    if guard.kind in (DICT_ABSENT, ATTR_ABSENT, EXPR, ALIAS, VALUE):
+    if guard.kind in (DICT_ABSENT, ATTR_ABSENT, EXPR, ALIAS, DISTINCT, VALUE):
         return (type(guard.value), guard.value)
     return None
 

@@ -35,6 +35,7 @@ SET_ITEMS = "SET_ITEMS"  # value: tuple of items in iteration order, or a frozen
 TENSOR = "TENSOR"  # value: TensorCheck
 EXPR = "EXPR"  # value: Expr over ints
 ALIAS = "ALIAS"  # value: (other source, whether they are the same object)
+DISTINCT = "DISTINCT"  # value: Distinct, whose first source is the guard's own
 GLOBAL_STATE = "GLOBAL_STATE"  # source: GlobalState(name); value: what it was
 FUNCTION = "FUNCTION"  # value: the function (its code, number of defaults, names of keyword defaults)
 CLASS = "CLASS"  # value: ClassLookups; source: the class
@@ -50,6 +51,28 @@ class SizeCondition:
 
     def __repr__(self) -> str:
         return self.text + " where " + ", ".join(f"{n} = {s.name()}" for n, s in self.names)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Objects of one type: `changed` by the region, and `others` that it reads. Each of the changed is another object than all
+    others and than the other changed ones. One guard: as pairs, those of a model's parameters would be its square."""
+
+    changed: tuple[Source, ...]
+    others: tuple[Source, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (*self.changed, *self.others)
+
+    def __repr__(self) -> str:
+        return f"{len(self.changed)} changed, {len(self.others)} read"
+
+
+def distinct(changed: tuple, others: tuple) -> bool:
+    """Whether what `Distinct` says holds for some objects."""
+    seen = set(map(id, changed))
+    return len(seen) == len(changed) and seen.isdisjoint(map(id, others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +191,12 @@ def _computed(at: SourcePrinter, x: str, value: ComputedItems) -> str:
     return f"{at.bind(value.run, 'value')}({', '.join(tensors)}).tolist() == {at.bind(value.want)}"
 
 
+def _distinct(at: SourcePrinter, x: str, value: Distinct) -> str:
+    changed = [x, *map(at.source, value.changed[1:])]
+    others = map(at.source, value.others)
+    return f"{at.bind(distinct, 'distinct')}(({', '.join(changed)},), ({''.join(f'{o}, ' for o in others)}))"
+
+
 def _truth(at: SourcePrinter, x: str, value: bool) -> str:
     return f"{x}" if value else f"not {x}"
 
@@ -191,6 +220,7 @@ KINDS: dict[str, GuardKind] = {
     ALIAS: GuardKind(
         lambda at, x, v: f"{x} is {'' if v[1] else 'not '}{at.source(v[0])}", "", "whether {name} is {want} changed", cost=15
     ),
+    DISTINCT: GuardKind(_distinct, "", "{name} and {want} have become one object", cost=200),
     GLOBAL_STATE: GuardKind(_state, "{x}", "{name} was {want}, is {got}", cost=30),
     FUNCTION: GuardKind(_function, "{x}", "{name} has another code or other defaults", once=False, cost=60),
     CLASS: GuardKind(_class, "", "{name} has changed, of which these were looked for: {want}", cost=100),

@@ -50,6 +50,7 @@ OPS = (
     "KEYS",  # slot, list: [*x] == list
     "HAS",  # slot, key, whether it must be there
     "ALIAS",  # slot, slot, whether they must be the same
+    "DISTINCT",  # count, count of others, slots: each of the first is another object than all the rest
     "FUNCTION",  # slot, code, number of defaults: of a function without keyword defaults
     "ITEM_EQUALS",  # slot, key, object, hint: ITEM, then EQUALS
     "ITEM_IS",  # slot, key, object, hint: ITEM, then IS

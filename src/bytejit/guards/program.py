@@ -24,7 +24,7 @@ from bytejit.errors import Bug
 from .class_lookups import UNKNOWN, ClassCheck
 from .equality import same
 from .guard_set import Guard
-from .kinds import ALIAS, BOOL, CLASS, DICT_ABSENT, DICT_KEYS, EQUALS, FUNCTION, ID_IS, LEN_IS, PRESENT, TENSOR, TYPE_IS
+from .kinds import ALIAS, BOOL, CLASS, DICT_ABSENT, DICT_KEYS, DISTINCT, EQUALS, FUNCTION, ID_IS, LEN_IS, PRESENT, TENSOR, TYPE_IS
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, row, table
 from .references import PLAIN, Ref
@@ -75,12 +75,13 @@ def _own_dict(kind: type) -> bool:
 MAKERS = {OP[name] for name in ("ARG", "CONST", "WEAK", "ATTR", "ITEM", "TUPLE_ITEM", "TYPE_OF", "OWN_DICT")}
 NO_SLOT = {OP["ARG"], OP["CONST"], OP["WEAK"]}
 TWO_SLOTS = {OP["ALIAS"], OP["CLASS_IS"]}
+MANY_SLOTS = {OP["DONE"]: 2, OP["DISTINCT"]: 3}  # step -> the word from which on all are slots
 
 
 def _read(step: tuple[int, ...]) -> tuple[int, ...]:
     """The positions of the operands of a step that are slots."""
-    if step[0] == OP["DONE"]:
-        return tuple(range(2, len(step)))
+    if step[0] in MANY_SLOTS:
+        return tuple(range(MANY_SLOTS[step[0]], len(step)))
     return () if step[0] in NO_SLOT else (1, 2) if step[0] in TWO_SLOTS else (1,)
 
 
@@ -231,7 +232,7 @@ class GuardProgram:
     def _check(self, guard: Guard) -> tuple | None:
         value = guard.value
         words = row(value, neg_possible(value)) if guard.kind == TENSOR and not overrides(value.type) else None
-        made = guard.kind in (ALIAS, BOOL, CLASS, DICT_ABSENT, EQUALS, ID_IS, LEN_IS, PRESENT, TYPE_IS)
+        made = guard.kind in (ALIAS, DISTINCT, BOOL, CLASS, DICT_ABSENT, EQUALS, ID_IS, LEN_IS, PRESENT, TYPE_IS)
         made = made or words is not None or (guard.kind == DICT_KEYS and all(type(k) is str for k in value))
         made = made or (guard.kind == FUNCTION and not value[2] and self._is_function(guard.source))
         x = self.slot(guard.source) if made else None
@@ -245,6 +246,9 @@ class GuardProgram:
             case "ALIAS":
                 other = self.slot(value[0])
                 return None if other is None else (OP["ALIAS"], x, other, int(value[1]))
+            case "DISTINCT":
+                slots = [self.slot(s) for s in value.sources]
+                return None if None in slots else (OP["DISTINCT"], len(value.changed), len(value.others), *slots)
             case "EQUALS":
                 address = self._address(value)
                 return (OP["IS"], x, address, 1) if _by_identity(value) else (OP["EQUALS"], x, address)

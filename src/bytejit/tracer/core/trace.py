@@ -18,6 +18,7 @@ from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
+from bytejit.guards.kinds import DISTINCT, Distinct
 from bytejit.guards.references import NotingPrinter
 from bytejit.guards.sources import KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.tracer.exits.replay import SideEffectReplay
@@ -34,6 +35,7 @@ from .signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
 from .tracer import Tracer
 from .values import TensorVar, Var
 
+FEW_PAIRS = 6  # of objects that must not be one: up to so many have a guard each
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # their `.grad` is torch's own
 
 
@@ -300,25 +302,36 @@ def effects_of(t: Tracer) -> tuple[str, ...]:
 
 
 def add_alias_guards(t: Tracer) -> None:
-    """What the region changes must not be, under another name, something else that it read."""
-    written, others = _from_outside(t.effects.dirty.values()), _from_outside(t.by_id.values())
-    for v, real in written:
-        for o, other in others:
-            if isinstance(o.source, KnownSource) and isinstance(v.source, KnownSource):
-                continue  # two objects
-            if o is not v and type(other) is type(real) and not isinstance(real, torch.nn.Module):
-                if not isinstance(real, types.CellType) and o.source != v.source:
-                    t.guards.add("ALIAS", v.origin, (o.source, False))
-    near = [v.origin for v in t.inputs if isinstance(v, TensorVar) and _near(v.origin)]
-    for i, a in enumerate(near):
-        for b in near[i + 1 :]:
-            t.guards.add("ALIAS", a, (b, False))
+    """What the region changes must not be, under another name, something else that it read. Nor may two arguments be one: they
+    are the likeliest aliases."""
+    read = _by_type(t.by_id.values())
+    for kind, changed in _by_type(t.effects.dirty.values()).items():
+        if kind is not types.CellType and not issubclass(kind, torch.nn.Module):
+            others = (source for key, source in read.get(kind, {}).items() if key not in changed)
+            _guard_distinct(t, [*changed.values()], [*others])
+    _guard_distinct(t, [v.origin for v in t.inputs if isinstance(v, TensorVar) and _near(v.origin)], [])
 
 
-def _from_outside(values: Iterable[Var]) -> list[tuple[Var, Any]]:
-    """Those with a source and a real object, each with it."""
-    pairs = ((v, getattr(v, "real", None)) for v in values if v.source is not None)
-    return [(v, real) for v, real in pairs if real is not None]
+def _guard_distinct(t: Tracer, changed: list[Source], others: list[Source]) -> None:
+    """Guards that each of the changed is another object than all others. Those known by identity are."""
+    pairs = len(changed) * (len(changed) - 1) // 2 + len(changed) * len(others)
+    if pairs > FEW_PAIRS and not all(isinstance(s, KnownSource) for s in (*changed, *others)):
+        t.guards.add(DISTINCT, changed[0], Distinct(tuple(changed), tuple(others)))
+        return
+    for i, a in enumerate(changed):
+        for b in (*changed[i + 1 :], *others):
+            if not (isinstance(a, KnownSource) and isinstance(b, KnownSource)):
+                t.guards.add("ALIAS", a, (b, False))
+
+
+def _by_type(values: Iterable[Var]) -> dict[type, dict[int, Source]]:
+    """Type -> id -> source of the objects from outside."""
+    found: dict[type, dict[int, Source]] = {}
+    for v in values:
+        real = getattr(v, "real", None)
+        if v.source is not None and real is not None:
+            found.setdefault(type(real), {})[id(real)] = v.origin
+    return found
 
 
 def _near(source: Source) -> bool:
