@@ -15,6 +15,7 @@ from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
 from .class_facts import MISSING, class_lookup, is_data_descriptor, is_library, is_slot
+from .exceptions import name_missed
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
 
@@ -163,16 +164,19 @@ class AttributeWrites(Component):
 
     def set_in_dict(self, v: Var, name: str, value: Var) -> None:
         if not isinstance(v, InstanceVar) or v.ns is None or v.real is not None and not hasattr(v.real, "__dict__"):
-            raise self._no_dict(self.t.type_of(v), name)
+            raise self._no_dict(v, name)
         self.t.subscripts.dict_set(v.ns, Known(name), value)
 
-    def _no_dict(self, cls: type, name: str) -> Raised:
+    def _no_dict(self, v: Var, name: str) -> Raised:
         """The error for setting or deleting an attribute of an object without a dict."""
+        cls = self.t.type_of(v)
         if class_lookup(cls, name)[0] is not MISSING:
             return self.t.raised(AttributeError(f"'{cls.__name__}' object attribute '{name}' is read-only"))
         plain = all(class_lookup(cls, n)[0] is getattr(object, n) for n in ("__setattr__", "__delattr__"))
         if NO_DICT:
-            return self.t.attributes.no_attribute(cls.__name__, name, NO_DICT if plain else "")
+            error = self.t.attributes.no_attribute(cls.__name__, name, NO_DICT if plain else "")
+            name_missed(error.exc, v, name)
+            return error
         return self.t.raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
 
     def delattr(self, v: Var, name: str) -> None:
@@ -210,6 +214,6 @@ class AttributeWrites(Component):
         elif v.ns is not None and self.t.values.lookup(v.ns, name) is not None:
             self.t.subscripts.dict_del(v.ns, name)
         elif v.ns is None:
-            raise self._no_dict(v.cls, name)
+            raise self._no_dict(v, name)
         else:
             raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))

@@ -43,6 +43,7 @@ from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS
 from . import thread_locals
 from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
 from .containers import full_name, to_python
+from .exceptions import name_missed
 
 GENERIC_GETATTR = (
     object.__getattribute__,
@@ -67,6 +68,7 @@ class Attributes(Component):
         except Raised as e:
             if default is not None and issubclass(e.exc.cls, AttributeError):
                 return default
+            name_missed(e.exc, v, name)
             raise
 
     def _getattr(self, v: Var, name: str) -> Var:
@@ -89,9 +91,7 @@ class Attributes(Component):
         return self.builtin_getattr(v, name)
 
     def no_attribute(self, cls_name: str, name: str, more: str = "") -> Raised:
-        e = self.t.raised(AttributeError(f"'{cls_name}' object has no attribute '{name}'{more}"))
-        e.exc.slots["name"] = Known(name)
-        return e
+        return self.t.raised(AttributeError(f"'{cls_name}' object has no attribute '{name}'{more}"))
 
     def builtin_getattr(self, v: Var, name: str) -> Var:
         """Lists, dicts, sets, iterators, generators...: methods of their type."""
@@ -164,7 +164,7 @@ class Attributes(Component):
             return self.lift(found.__func__, owner)
         if isinstance(found, property):
             if found.fget is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter", name=name))
+                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter"))
             return self.t.calls.call(self.lift(found.fget, owner), [v], {})
         if isinstance(found, functools.cached_property):
             holder = self.t.values.real(self.class_value(owner, name, found))
@@ -284,7 +284,10 @@ class Attributes(Component):
         lookup, owner = class_lookup(cls, "__getattribute__")
         if lookup not in GENERIC_GETATTR:
             if isinstance(lookup, types.FunctionType):
-                return self.t.calls.call(self.class_value(owner, "__getattribute__", lookup), [v, Known(name)], {})
+                try:
+                    return self.t.calls.call(self.class_value(owner, "__getattribute__", lookup), [v, Known(name)], {})
+                except Raised as e:
+                    return self._by_getattr(v, name, e)
             if lookup is thread_locals.READS:
                 return thread_locals.attribute(self.t, v, name)
             if not issubclass(cls, (dict, list, tuple, str, int, float, bytes, set)):
@@ -309,28 +312,31 @@ class Attributes(Component):
             try:
                 return self.bind_descriptor(found, owner, v, cls, name)
             except Raised as e:
-                if not fallback or not issubclass(e.exc.cls, AttributeError) or class_lookup(cls, "__getattr__")[1] is None:
+                if not fallback:
                     raise
-                return self._by_getattr(v, name)
+                return self._by_getattr(v, name, e)
         if v.ns is not None:
             value = self.t.values.lookup(v.ns, name)
             if value is not None:
                 return value
         if found is not MISSING:
             return self.bind_descriptor(found, owner, v, cls, name)
-        fallback_fn = (self.of_class(cls, "__getattr__") or MISSING) if fallback else MISSING
-        if fallback_fn is torch.nn.Module.__getattr__:
-            return self.module_getattr(v, name)
-        if isinstance(fallback_fn, types.FunctionType):
+        if fallback:
             return self._by_getattr(v, name)
-        if fallback_fn is not MISSING:
-            return self.t.calls.call(self.special(v, "__getattr__"), [Known(name)], {})
-        raise self.no_attribute(cls.__name__, name)
+        missed = self.no_attribute(cls.__name__, name)
+        name_missed(missed.exc, v, name)
+        raise missed
 
-    def _by_getattr(self, v: InstanceVar, name: str) -> Var:
-        """The result of the class's own __getattr__."""
+    def _by_getattr(self, v: InstanceVar, name: str, missed: Raised | None = None) -> Var:
+        """What the class's __getattr__ says of a name that was missed. Raises: missed, where it has none."""
         found, owner = class_lookup(v.cls, "__getattr__")
-        return self.t.calls.call(self.class_value(owner, "__getattr__", found), [v, Known(name)], {})
+        if owner is None or missed is not None and not issubclass(missed.exc.cls, AttributeError):
+            raise missed or self.no_attribute(v.cls.__name__, name)
+        if found is torch.nn.Module.__getattr__:
+            return self.module_getattr(v, name)
+        if isinstance(found, types.FunctionType):
+            return self.t.calls.call(self.class_value(owner, "__getattr__", found), [v, Known(name)], {})
+        return self.t.calls.call(self.special(v, "__getattr__"), [Known(name)], {})
 
     def module_getattr(self, v: InstanceVar, name: str) -> Var:
         """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""

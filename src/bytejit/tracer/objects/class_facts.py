@@ -12,6 +12,7 @@ from typing import Any
 
 from bytejit.common.quiet_reads import MRO, NAMESPACE, function_of
 from bytejit.guards.class_lookups import MISSING, ClassLookups, Lookup, find, searched
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
 
 # owner: the one trace that runs; what it stored into classes from outside: class -> name -> stub (see tracer/objects/classes.py)
@@ -19,12 +20,28 @@ WRITTEN: dict[type, dict[str, object]] = {}
 # and what it looked for in classes: class, name, the class after which; value and owner. By addresses: a class's hash may be
 # the program's
 LOOKED_UP: dict[tuple[int, str, int], tuple[type, str, type | None, Any, type | None]] = {}
+# special methods that the interpreter calls, whatever the class has there: `__bool__ = None` is a TypeError, and not a class
+# without one. `__hash__` and `__contains__` are asked for None first, where they are looked up
+CALLED = frozenset(
+    f"__{name}__"
+    for name in (
+        "bool len iter next reversed length_hint getitem setitem delitem missing call enter exit getattr getattribute setattr "
+        "delattr index int float complex round trunc floor ceil repr str bytes format dir sizeof fspath copy deepcopy neg pos "
+        "invert abs eq ne lt le gt ge"
+    ).split()
+) | frozenset(
+    f"__{kind}{name}__"
+    for kind in ("", "r", "i")
+    for name in "add sub mul truediv floordiv mod divmod pow matmul lshift rshift and or xor".split()
+)
 
 
 def class_lookup(cls: type, name: str, after: type | None = None) -> tuple[Any, Any]:
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one. What it returns is
-    guarded."""
+    guarded. Raises: Break for a special method that a class took away."""
     found = find(cls, name, after)
+    if found[0] is None and name in CALLED:
+        raise Break(f"{cls.__name__}.{name}, which is None")
     key = (id(cls), name, id(after))
     if key not in LOOKED_UP:
         LOOKED_UP[key] = (cls, name, after, *found)

@@ -272,18 +272,18 @@ def plain_key(t: Any, var: Var) -> object:
     if isinstance(var, InstanceVar) and var.cls is weakref.ReferenceType and (ref := _reference(t, var)) is not None:
         return ref
     if isinstance(var, InstanceVar):
-        if isinstance(var.base, Known) and not isinstance(getattr(var.cls, "__hash__", None), types.FunctionType):
+        cls_hash = class_attribute(var.cls, "__hash__")
+        if cls_hash is None:
+            raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
+        if isinstance(var.base, Known) and not isinstance(cls_hash, types.FunctionType):
             return plain_key(t, var.base)
-        if var.real is not None and getattr(var.cls, "__hash__", None) is object.__hash__:
+        if var.real is not None and cls_hash is object.__hash__:
             keyed(t, var)
             return var.real
         if compares_itself(var):
             return ByHash(t, var)
-        if isinstance(var.base, SeqVar) and class_attribute(var.cls, "__hash__") is tuple.__hash__:
+        if isinstance(var.base, SeqVar) and cls_hash is tuple.__hash__:
             return plain_key(t, var.base)
-        cls_hash = getattr(var.cls, "__hash__", None)
-        if cls_hash is None:
-            raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
         if cls_hash is not object.__hash__ and cls_hash is not BaseException.__hash__:
             raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
     if isinstance(var, DeferredVar):

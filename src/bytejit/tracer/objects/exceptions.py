@@ -22,6 +22,17 @@ def exception_var(real: BaseException) -> InstanceVar:
     return v
 
 
+def name_missed(exc: InstanceVar, of: Var, name: str) -> None:
+    """What the interpreter adds to an AttributeError that leaves a lookup, whoever raised it: the object and the name."""
+    if not issubclass(exc.cls, AttributeError) or exc.real is not None:
+        return
+    of_real = exc.slots.get("obj")  # a real lookup, which Python has told
+    if type(of_real) is Known and of_real.obj is getattr(of, "real", None):
+        exc.slots["obj"] = of
+    elif not any(n in exc.slots for n in ("name", "obj")):
+        exc.slots.update(name=Known(name), obj=of)
+
+
 def with_context(exc: InstanceVar, context: InstanceVar | None) -> None:
     """Set __context__ as a raise inside a handler does."""
     if context is not None and context is not exc and "__context__" not in exc.slots:

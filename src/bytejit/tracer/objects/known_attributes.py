@@ -138,9 +138,7 @@ class KnownAttributes(Component):
         getter = class_lookup(type(cls), "__getattr__")[0]
         if isinstance(getter, types.FunctionType):
             return self.t.calls.call(self.t.values.constant(getter), [v, Known(name)], {})
-        e = self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-        e.exc.slots["name"] = Known(name)
-        raise e
+        raise self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
 
     def read_through_class(self, found: Any, owner: type, v: Known, name: str) -> Var:
         """The value of a class attribute read through the class v, which has or inherits it."""
@@ -187,7 +185,9 @@ class KnownAttributes(Component):
         if name in simple:
             return simple[name]()
         if name == "__kwdefaults__":
-            return DictVar({k: (Known(k), d) for k, d in v.kwdefaults.items()}) if v.kwdefaults else NONE
+            if v.kwdefaults:  # what is written into it, calls use
+                raise Break(f"{v.qualname}.__kwdefaults__, the dict itself")
+            return NONE
         if name in ("__get__", "__call__"):
             return MethodVar(Known(getattr(types.FunctionType, name)), v)
         if v.real is not None:
@@ -210,7 +210,7 @@ class KnownAttributes(Component):
             return v.annotations if v.annotations is not None else NONE
         if name == "__type_params__":
             return SeqVar([], tuple)
-        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'", name=name))
+        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
     def annotations_of(self, v: FuncVar) -> Var:
         """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""
