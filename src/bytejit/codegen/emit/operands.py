@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -61,6 +62,7 @@ class Operands:
         self.names: dict[str, Any] = {}
         self.externs: list[tuple[str, str]] = []
         self.text: dict[str, str] = {}  # buffer -> the local that holds its tensor
+        self.output_numbers = itertools.count()
         self.views: dict[View, str] = {}  # view of the arena -> local
         self.symbols: dict[str, str] = {s: f"p{i}" for s, i in plan.symbols.items()}
         self.fetched: dict[str, str] = {}  # symbol -> text that reads it from an input's shape, once
@@ -135,7 +137,7 @@ class Operands:
                 return self.view(View(buffer, b.shape, b.stride))
             if b.kind != "output":
                 raise Bug(f"{b!r} is used before a step makes it")
-            name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
+            name = self.text[buffer] = f"o{next(self.output_numbers)}"
             dims = f"{self.dims(b.shape)}, {self.dims(b.stride)}"
             if self.may_replace(b):
                 self.lines.append(f"{name} = {self.grad_allocator(name, b)}({dims}, old, on)")
