@@ -16,7 +16,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import IterVar, Lazy, SeqVar, Var
 
-from .iterators import NEXT
+from .iterator_steps import NEXT
 
 LONG = 200  # items taken without a new graph node after which the original code goes on with the iterator
 SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter})

@@ -1,0 +1,125 @@
+"""One step of each kind of iterator whose state the tracer holds: the next item, or None at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bytejit.tracer.core.signals import Raised
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NONE, Known, SeqVar, Var
+
+
+def _seq(t: Tracer, s: dict[str, Any]) -> Var | None:
+    seq = s["seq"]
+    if s["at"] >= len(seq.items):
+        return None
+    s["at"] += 1
+    return seq.items[s["at"] - 1]
+
+
+def _reversed(t: Tracer, s: dict[str, Any]) -> Var | None:
+    if s["at"] < 0 or s["at"] >= len(s["seq"].items):
+        return None
+    s["at"] -= 1
+    return s["seq"].items[s["at"] + 1]
+
+
+def _dict(t: Tracer, s: dict[str, Any]) -> Var | None:
+    owner = s["owner"]
+    if len(owner.items) != len(s["keys"]):
+        raise t.raised(RuntimeError("dictionary changed size during iteration"))
+    if s["at"] >= len(s["keys"]):
+        return None
+    key = s["keys"][s["at"]]
+    s["at"] += 1
+    if key not in owner.items:
+        raise t.raised(RuntimeError("dictionary keys changed during iteration"))
+    k, v = owner.items[key]
+    return {"keys": k, "values": v, "items": None}[s["kind"]] or SeqVar([k, v], tuple)
+
+
+def _range(t: Tracer, s: dict[str, Any]) -> Var | None:
+    if s["at"] >= len(s["range"]):
+        return None
+    s["at"] += 1
+    return Known(s["range"][s["at"] - 1])
+
+
+def _getitem(t: Tracer, s: dict[str, Any]) -> Var | None:
+    try:
+        item = t.subscripts.getitem(s["of"], Known(s["at"]))
+    except Raised as e:
+        if issubclass(e.exc.cls, (IndexError, StopIteration)):
+            return None
+        raise
+    s["at"] += 1
+    return item
+
+
+def _enumerate(t: Tracer, s: dict[str, Any]) -> Var | None:
+    item = t.iteration.next(s["of"])
+    if item is None:
+        return None
+    s["at"] += 1
+    return SeqVar([Known(s["at"] - 1), item], tuple)
+
+
+def _zip(t: Tracer, s: dict[str, Any]) -> Var | None:
+    out = []
+    for n, it in enumerate(s["of"]):
+        item = t.iteration.next(it)
+        if item is None:
+            if s["strict"]:
+                _same_lengths(t, "zip", s, n)
+            return None
+        out.append(item)
+    return SeqVar(out, tuple) if out else None
+
+
+def _same_lengths(t: Tracer, name: str, s: dict[str, Any], n: int) -> None:
+    """What zip or map does in strict mode where its n-th iterator has ended. Raises: Raised(ValueError)."""
+    if n:
+        plural = " 1" if n == 1 else f"s 1-{n}"
+        raise t.raised(ValueError(f"{name}() argument {n + 1} is shorter than argument{plural}"))
+    for m, it in enumerate(s["of"][1:], 1):
+        if t.iteration.next(it) is not None:
+            plural = " 1" if m == 1 else f"s 1-{m}"
+            raise t.raised(ValueError(f"{name}() argument {m + 1} is longer than argument{plural}"))
+
+
+def _map(t: Tracer, s: dict[str, Any]) -> Var | None:
+    args: list[Var] = []
+    for n, it in enumerate(s["of"]):
+        if (item := t.iteration.next(it)) is None:
+            if s["strict"]:
+                _same_lengths(t, "map", s, n)
+            return None
+        args.append(item)
+    return t.calls.call(s["function"], args, {})
+
+
+def _filter(t: Tracer, s: dict[str, Any]) -> Var | None:
+    while (item := t.iteration.next(s["of"])) is not None:
+        keep = item if t.comparisons.is_same(s["function"], NONE) else t.calls.call(s["function"], [item], {})
+        if t.comparisons.truth(keep):
+            return item
+    return None
+
+
+def _callable(t: Tracer, s: dict[str, Any]) -> Var | None:
+    value = t.calls.call(s["function"], [], {})
+    return None if t.comparisons.equal(value, s["sentinel"]) else value
+
+
+NEXT = {
+    "seq": _seq,
+    "reversed": _reversed,
+    "dict": _dict,
+    "range": _range,
+    "getitem": _getitem,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "map": _map,
+    "filter": _filter,
+    "callable": _callable,
+}
