@@ -173,3 +173,13 @@ def test_numpy_raises_and_warns(x, n):
     with np.errstate(divide="ignore"):
         low = np.log(np.float64(n))
     return x * 2, a, low
+
+
+@case(F(2, 3))
+def test_arrays_of_tensors_by_functions(x):
+    """`np.asarray(x)` and its like of a tensor: an array that shares its memory, or holds a copy"""
+    y = x + 1
+    shared = np.asarray(y)
+    shared[0, 0] = 7
+    made = np.asanyarray(y), np.ascontiguousarray(y), np.array(y), np.asarray(y, dtype=np.float64), np.asarray(y.T)
+    return y, shared, shared.max(), made, np.asarray(x).max(), np.asarray(shared) is shared, [type(m) for m in made]

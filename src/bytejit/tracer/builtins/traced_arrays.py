@@ -137,7 +137,7 @@ class TracedArrays(Component):
         made = self.t.tensors.run_fake(target, tuple(v.fake for v, _ in slots), {})
         if made is None:
             self.t.tensors.effect_only(target, None, nodes, {})
-            return self.t.values.real(args[trial.returned]) if trial.returned is not None else self.t.values.constant(None)
+            return self._returned(trial, slots, args)
         for x, (shape, stride) in zip(made, trial.layouts, strict=True):
             if tuple(map(hint, x.shape)) != shape or not same_places(shape, tuple(map(hint, x.stride())), stride):
                 raise Break(f"a call of {describe(function)}, whose result has other strides in a graph,")
@@ -147,6 +147,16 @@ class TracedArrays(Component):
         assert isinstance(results, SeqVar), results
         tensors = map(self.t.values.real, results.items)
         return self._wrapped(trial.result, tensors)
+
+    def _returned(self, trial: Trial, slots: list[tuple[TensorVar, type]], args: list[Var]) -> Var:
+        """What a call returns that makes nothing: None, or one of its arguments; of a tensor, the array that shares its memory."""
+        if trial.returned is None:
+            return self.t.values.constant(None)
+        given = self.t.values.real(args[trial.returned])
+        if not isinstance(given, TensorVar):
+            return given
+        slot = trial.template[0][trial.returned]
+        return TensorArrayVar(slots[slot.index][0], numpy_types.ARRAY, None, self.t.limits.steps)
 
     def _wrapped(self, result: Any, tensors: Any) -> Var:
         if isinstance(result, (list, tuple)):
