@@ -692,3 +692,34 @@ def test_vars_of_a_function(x):
     if "y" in vars() and "z" not in vars():
         z = 2  # noqa: F841
     return y * vars()["z"], sorted(vars())
+
+
+@case(F(2, 3), Turn(3, 1, 2), graphs=1)
+def test_sizes_added(x, n):
+    """A torch.Size and a tuple added, in either order and in place: a torch.Size"""
+    size, pair, more = torch.Size([2, n]), (1,), x.shape
+    made = [size + size, size + pair, pair + size, pair + more, size * 2, 2 * size, pair + size + pair, size + (), () + size]
+    made += [sum([size, pair], ()), size[1:], (*size, 1)]
+    left, right = pair, size
+    left += size
+    right += pair
+    return x * 2, made, left, right
+
+
+@case(F(2), Turn(3, 1, 2))
+def test_size_and_what_is_no_number(x, n):
+    """A torch.Size and a tuple of other things: torch's exception"""
+    size, said = torch.Size([2, n]), []
+    for add in (
+        lambda: ("a",) + size,
+        lambda: size + (1.5,),
+        lambda: size + [1],
+        lambda: [1] + size,
+        lambda: size + 1,
+        lambda: size + (True,),
+    ):
+        try:
+            said.append(add())
+        except TypeError as e:
+            said.append(str(e))
+    return x * 2, said

@@ -284,7 +284,7 @@ class Wrapping(Component):
         if cls in (list, collections.deque):
             return ExternalList(self.t, obj, source)
         if issubclass(cls, tuple):
-            if cls is tuple or is_named_tuple(cls) or hasattr(cls, "n_sequence_fields"):
+            if cls in (tuple, torch.Size) or is_named_tuple(cls) or hasattr(cls, "n_sequence_fields"):
                 self.t.guard("LEN_IS", source, len(obj))
                 items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
                 return SeqVar(items, cls, source, obj)

@@ -71,6 +71,7 @@ IN_PLACE: dict[str, Callable] = {
 UNARY: dict[str, Callable] = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
 LONGEST = 1_000_000  # items of a sequence that repetition may make in the trace
 SET_OPERATIONS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
+SIZES_ADD = "__radd__" in vars(torch.Size)  # torch 2.8+: also what is added to a tuple is one
 SYMBOL = {
     "add": "+",
     "sub": "-",
@@ -152,6 +153,8 @@ class Operators(Component):
                     return a
                 if a.cls is collections.deque:
                     return self.shorten(SeqVar([*a.items, *b.items], a.cls, maxlen=a.maxlen))
+                if torch.Size in (a.cls, b.cls) and SIZES_ADD:
+                    return self._sizes_added(a, b)
                 return SeqVar([*a.items, *b.items], a.cls if a.cls in (list, tuple, torch.Size) else tuple)
         if isinstance(a, SeqVar) and in_place and name == "add" and a.cls is list:
             items = self.t.iteration.iterate(b, sized=True)
@@ -188,6 +191,13 @@ class Operators(Component):
             self.t.calls.call_python(dict.update, [made, b])
             return made
         return None
+
+    def _sizes_added(self, a: SeqVar, b: SeqVar) -> SeqVar:
+        """A torch.Size and a tuple, in either order: a torch.Size, where all are numbers."""
+        made = SeqVar([*a.items, *b.items], torch.Size)
+        if not all(self.t.type_of(v) is int for v in made.items):
+            raise Break("a torch.Size and a tuple that holds more than numbers added")
+        return made
 
     def shorten(self, seq: SeqVar) -> SeqVar:
         """A deque keeps its last `maxlen` items."""
