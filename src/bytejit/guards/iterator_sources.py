@@ -27,6 +27,7 @@ INDEXED: tuple[Any, ...] = (
 )
 EMPTY: tuple[Any, ...] = ({}, {}.values(), {}.items())
 COPIED: tuple[Any, ...] = (*(type(iter(v)) for v in EMPTY), type(reversed({})), type(iter(set())))
+SEQUENCES = (list, tuple, range, str, bytes, bytearray)
 JOINED = (enumerate, zip)
 MOST_COPIED = 256  # items of a dict or set: looking into its iterator copies them
 
@@ -46,6 +47,8 @@ class Rest:
         except RuntimeError as e:  # over what was changed since: the next step of the iterator says so
             raise NotSeen(str(e)) from None
         self.items, self.step = made[1][0], 1
+        if type(self.items) not in SEQUENCES:  # before its length is asked: that may be code of the program
+            raise NotSeen(f"{type(iterator).__name__} over a {type(self.items).__name__}")
         self.first = made[2] if len(made) > 2 and made[2] is not None else 0
         if made[0] is reversed and len(made) > 2:
             # a list that got shorter ends it
@@ -89,10 +92,7 @@ def rest(iterator: Any) -> Rest | Joined:
         return Joined(iterator)
     if kind in COPIED and iterator.__length_hint__() > MOST_COPIED or kind not in INDEXED and kind not in COPIED:
         raise NotSeen(kind.__name__)
-    found = Rest(iterator)
-    if type(found.items) not in (list, tuple, range, str, bytes, bytearray):
-        raise NotSeen(f"{kind.__name__} over a {type(found.items).__name__}")
-    return found
+    return Rest(iterator)
 
 
 def leaves(iterator: Any) -> list:

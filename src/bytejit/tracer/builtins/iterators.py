@@ -16,6 +16,8 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import SUM_COMPENSATES
 from bytejit.tracer.objects import generators
+from bytejit.tracer.objects.class_facts import MISSING, class_lookup
+from bytejit.tracer.objects.containers import base_of
 from bytejit.tracer.sizes.called_anew import call_anew
 
 from .sequences import list_sort
@@ -77,16 +79,18 @@ def filter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.reversed)
 def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
-    if isinstance(v, InstanceVar) and t.attributes.of_class(v.cls, "__reversed__") is not None and v.base is None:
+    cls = t.type_of(v)
+    own = class_lookup(cls, "__reversed__")[0]
+    in_program = isinstance(own, types.FunctionType) or isinstance(v, InstanceVar) and v.base is None and own is not MISSING
+    if in_program and isinstance(v, (InstanceVar, TensorVar)):
         return t.calls.call(t.attributes.special(v, "__reversed__"), [], {})
-    if isinstance(v, InstanceVar) and v.base is None and t.attributes.of_class(v.cls, "__getitem__") is not None:
-        items = [t.subscripts.getitem(v, Known(i)) for i in reversed(range(t.subscripts.length(v)))]
-        return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
     if isinstance(v, SeqVar):
         return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.limits.steps)
-    if not isinstance(v, TensorVar) and not hasattr(t.type_of(v), "__reversed__") and not hasattr(t.type_of(v), "__getitem__"):
-        raise t.raised(TypeError(f"'{t.type_of(v).__name__}' object is not reversible"))
-    items = list(reversed(t.iteration.iterate(v)))
+    if own is MISSING and class_lookup(cls, "__getitem__")[0] is MISSING:
+        raise t.raised(TypeError(f"'{cls.__name__}' object is not reversible"))
+    if isinstance(v, InstanceVar) and own is MISSING:
+        return IterVar("reversed items", {"of": v, "at": t.subscripts.length(v) - 1}, t.limits.steps)
+    items = list(reversed(t.iteration.iterate(base_of(v))))
     return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
 
 

@@ -385,6 +385,7 @@ BOUND_TYPES = {
 ITERATOR_TYPES: dict[str, type] = {
     "seq": type(iter([])),
     "reversed": type(reversed([])),
+    "reversed items": reversed,
     "dict": type(iter({})),
     "range": type(iter(range(0))),
     "enumerate": enumerate,

@@ -56,6 +56,21 @@ def _getitem(t: Tracer, s: dict[str, Any]) -> Var | None:
     return item
 
 
+def _reversed_items(t: Tracer, s: dict[str, Any]) -> Var | None:
+    of, at = s["of"], s["at"]
+    if of is None or at < 0:
+        return None
+    s["of"] = None  # at its end after any exception
+    try:
+        item = t.subscripts.getitem(of, Known(at))
+    except Raised as e:
+        if issubclass(e.exc.cls, (IndexError, StopIteration)):
+            return None
+        raise
+    s.update(of=of, at=at - 1)
+    return item
+
+
 def _enumerate(t: Tracer, s: dict[str, Any]) -> Var | None:
     item = t.iteration.next(s["of"])
     if item is None:
@@ -117,6 +132,7 @@ NEXT = {
     "dict": _dict,
     "range": _range,
     "getitem": _getitem,
+    "reversed items": _reversed_items,
     "enumerate": _enumerate,
     "zip": _zip,
     "map": _map,

@@ -38,7 +38,7 @@ from .iterator_steps import NEXT
 
 def ask_length(t: Tracer, v: Var) -> None:
     """Ask code of the program how many items there may be: `__len__`, else `__length_hint__`. Raises: Raised, Break."""
-    if isinstance(v, IterVar) and v.kind == "getitem" and not v.done:
+    if isinstance(v, IterVar) and v.kind in ("getitem", "reversed items") and not v.done and v.state["of"] is not None:
         _length_by(t, v.state["of"], "__len__")
     elif isinstance(v, InstanceVar) or type(v) is Known and isinstance(v.obj, type):
         _length_by(t, v, "__len__") or _length_by(t, v, "__length_hint__")
