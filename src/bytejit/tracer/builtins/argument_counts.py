@@ -10,6 +10,7 @@ from typing import Any
 from bytejit.common.special_cases import module_of
 from bytejit.common.text import without_records
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import Var
 from bytejit.tracer.core.versions import MAP_IS_STRICT, REDUCE_NAMES_INITIAL
 
 MANY = 1 << 30
@@ -19,6 +20,14 @@ COUNTS |= {min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}
 COUNTS |= {map: (2, MANY), filter: (2, 2), enumerate: (1, 2), reversed: (1, 1), deque: (0, 2), list: (0, 1), tuple: (0, 1)}
 COUNTS |= {set: (0, 1), frozenset: (0, 1), bool: (0, 1), float: (0, 1), slice: (1, 3), range: (1, 3), vars: (0, 1)}
 COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), types.MappingProxyType.get: (2, 3)}
+# names that arguments may be given by, of what does not say so itself
+PLACES: dict[Any, tuple[str, ...]] = {
+    str: ("object", "encoding", "errors"),
+    bytes: ("source", "encoding", "errors"),
+    complex: ("real", "imag"),
+    enumerate: ("iterable", "start"),
+    deque: ("iterable", "maxlen"),
+}
 POSITIONAL = {list.sort: 1, sorted: 1}  # number of positional arguments, where it is less than the total
 COUNTS |= {functools.reduce: (2, 3), types.GeneratorType.throw: (2, 4), deque.rotate: (1, 2), deque.index: (2, 4)}
 NAMED = {min, max, enumerate, deque}  # those of COUNTS that take keyword arguments
@@ -45,21 +54,8 @@ for _kind, _count, _names in (
     COUNTS.update((getattr(_kind, _name), (_count, _count)) for _name in _names.split())
 
 
-@functools.cache
-def counts(obj: Any) -> tuple[int, int, int, bool] | None:
-    """(least, most) arguments that a builtin function or method takes, how many of them must be without a name, and whether
-    any has one; None where Python does not say."""
-    known = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
-    if not isinstance(obj, known) and obj not in COUNTS:
-        return None
-    if obj in COUNTS or obj.__name__ in TWO_ARGUMENTS:
-        least, most = COUNTS.get(obj, (2, 2))
-        return least, most, 0 if obj is enumerate else least, obj in NAMED
-    return counted(obj)
-
-
-def counted(obj: Any) -> tuple[int, int, int, bool] | None:
-    """`counts` by the text signature of a C function (inspect.signature makes a class to read it, each time)."""
+def declared(obj: Any) -> list[str] | None:
+    """The parameters of a C function, as its text signature writes them; None where it has none."""
     text = getattr(obj, "__text_signature__", None)
     if not text or not text.startswith("("):
         return None
@@ -75,6 +71,52 @@ def counted(obj: Any) -> tuple[int, int, int, bool] | None:
         return None
     if names[0].startswith("$") and (names[0] == "$module" or getattr(obj, "__self__", None) is not None):
         del names[0]
+    return names
+
+
+@functools.cache
+def names_of(obj: Any) -> tuple[str, ...]:
+    """The names that the arguments of a builtin function, method or class may be given by instead of their places, in order;
+    "" for one that has none."""
+    if obj in PLACES:
+        return PLACES[obj]
+    known = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+    names = declared(obj) if isinstance(obj, known) else None
+    if names is None:
+        return ()
+    slash = names.index("/") if "/" in names else -1
+    end = next((i for i, n in enumerate(names) if n.startswith("*")), len(names))
+    return tuple("" if i < slash else n.partition("=")[0] for i, n in enumerate(names[:end]) if i != slash)
+
+
+def placed(obj: Any, args: list[Var], kwargs: dict[str, Var]) -> tuple[list[Var], dict[str, Var]]:
+    """The arguments with those in their places that were given by name: models look for them there."""
+    if not kwargs:
+        return args, kwargs
+    args, kwargs, names = list(args), dict(kwargs), names_of(obj)
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args.append(kwargs.pop(names[len(args)]))
+    return args, kwargs
+
+
+@functools.cache
+def counts(obj: Any) -> tuple[int, int, int, bool] | None:
+    """(least, most) arguments that a builtin function or method takes, how many of them must be without a name, and whether
+    any has one; None where Python does not say."""
+    known = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+    if not isinstance(obj, known) and obj not in COUNTS:
+        return None
+    if obj in COUNTS or obj.__name__ in TWO_ARGUMENTS:
+        least, most = COUNTS.get(obj, (2, 2))
+        return least, most, 0 if obj is enumerate else least, obj in NAMED
+    return counted(obj)
+
+
+def counted(obj: Any) -> tuple[int, int, int, bool] | None:
+    """`counts` by the text signature of a C function (inspect.signature makes a class to read it, each time)."""
+    names = declared(obj)
+    if names is None:
+        return None
     many = any(n.startswith("*") and n != "*" for n in names)
     slash = names.index("/") if "/" in names else -1
     every = [n for n in names if n and n != "/" and not n.startswith("*")]

@@ -9,8 +9,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import TensorArrayVar
@@ -72,11 +70,11 @@ _number(float, ("__float__", "__index__"))
 _number(complex, ("__complex__", "__float__"))
 
 
-def _asked(t: Tracer, v: InstanceVar, method: str, args: list[Var], says: str) -> Var:
+def _asked(t: Tracer, v: Var, method: str, args: list[Var], says: str) -> Var:
     """What an instance's special method returns. says: the text of the TypeError where its class has no such method."""
     found = t.attributes.find_special(v, method)
     if found is None:
-        raise t.raised(TypeError(says.format(shown_name(v.cls))))
+        raise t.raised(TypeError(says.format(shown_name(t.type_of(v)))))
     return t.calls.call(found, args, {})
 
 
@@ -93,11 +91,13 @@ def abs_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(builtins.round)
 def round_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    if isinstance(args[0], TensorVar):
-        return t.tensors.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
-    if isinstance(args[0], InstanceVar):
-        return _asked(t, args[0], "__round__", args[1:], "type {} doesn't define __round__ method")
-    return t.operators.fold(round, *map(t.const, args))
+    of, *digits = [*args, *kwargs.values()]
+    if not args or len(digits) > 1 or kwargs.keys() - {"ndigits"}:
+        raise Break("round() called with other arguments than a number and ndigits")
+    if isinstance(of, (InstanceVar, TensorVar)):  # torch's tensors have no __round__
+        asked = [d for d in digits if not t.comparisons.is_same(d, NONE)]
+        return _asked(t, of, "__round__", asked, "type {} doesn't define __round__ method")
+    return t.operators.fold(round, *map(t.const, (of, *digits)))
 
 
 @models(builtins.divmod)
@@ -212,9 +212,21 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         raise Break(f"format() of {words(v)}") from None
 
 
+def _joined(t: Tracer, v: Var) -> Var:
+    """What join() takes its parts from. Raises: Raised with the text of join for what cannot be iterated."""
+    if isinstance(v, SeqVar):
+        return v
+    try:
+        return t.iteration.iter(v)
+    except Raised as e:
+        if not issubclass(e.exc.cls, TypeError):
+            raise
+    raise t.raised(TypeError("can only join an iterable"))
+
+
 @models(str.join, bytes.join)
 def join(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    parts = [t.values.real(v) for v in t.iteration.iterate(args[1])]
+    parts = [t.values.real(v) for v in t.iteration.iterate(_joined(t, args[1]), sized=True)]
     found = text_of(joined_by, [t.values.real(args[0]), *parts]) if t.type_of(args[0]) is str else None
     return found or t.operators.fold(t.const(args[0]).join, [t.const(v) for v in parts])
 

@@ -149,7 +149,7 @@ class TracedArrays(Component):
         return self._wrapped(trial.result, tensors)
 
     def _returned(self, trial: Trial, slots: list[tuple[TensorVar, type]], args: list[Var]) -> Var:
-        """What a call returns that makes nothing: None, or one of its arguments; of a tensor, the array that shares its memory."""
+        """What a call returns that makes nothing: None, or one of its arguments; of a tensor, the array over its memory."""
         if trial.returned is None:
             return self.t.values.constant(None)
         given = self.t.values.real(args[trial.returned])

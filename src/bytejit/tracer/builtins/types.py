@@ -249,7 +249,9 @@ def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
         return t.calls.call_python(locals, [])
-    return t.attributes.getattr(args[0], "__dict__")
+    if (found := t.attributes.getattr(args[0], "__dict__", NULL)) is NULL:
+        raise t.raised(TypeError("vars() argument must have __dict__ attribute"))
+    return found
 
 
 @models(builtins.globals)

@@ -369,7 +369,7 @@ class PropertyVar(Var):
 
 
 class IterVar(Var):
-    """An iterator whose state the tracer holds. `kind` is a row of tracer/objects/iterator_steps.py; `state` what that row needs."""
+    """An iterator whose state the tracer holds. `kind` is a row of objects/iterator_steps.py; `state` what that row needs."""
 
     __slots__ = ("kind", "state", "step", "done")
 

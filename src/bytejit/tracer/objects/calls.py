@@ -15,7 +15,7 @@ from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import DISABLED, loaded
 from bytejit.compat import numpy_types
-from bytejit.tracer.builtins.argument_counts import check_count, describe
+from bytejit.tracer.builtins.argument_counts import check_count, describe, placed
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.frame import Frame, bind
@@ -235,6 +235,7 @@ class Calls(Component):
             if of in CONTAINERS and args and isinstance(args[0], InstanceVar) and args[0].base is None:
                 raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
             check_count(obj, len(args), len(kwargs))
+            args, kwargs = placed(obj, args, kwargs)
             return handler(self.t, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
         if isinstance(obj, types.FunctionType):
             return self.call_function(expect(self.t.values.constant(obj), FuncVar), args, kwargs)
@@ -268,7 +269,8 @@ class Calls(Component):
             unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
             if unbound in MODELS:
                 check_count(unbound, 1 + len(args), len(kwargs))
-                return MODELS[unbound](self.t, [self.t.values.constant(owner), *map(self.t.values.real, args)], kwargs)
+                args, kwargs = placed(unbound, [self.t.values.constant(owner), *args], kwargs)
+                return MODELS[unbound](self.t, list(map(self.t.values.real, args)), kwargs)
         if not is_pure(obj):
             raise Break(f"a call of {describe(obj)}")
         args = [self.unwrap(a) for a in args]

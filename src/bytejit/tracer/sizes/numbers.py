@@ -40,6 +40,8 @@ CLOSE = {"rel_tol": 1e-09, "abs_tol": 0.0}  # math.isclose's own
 # is known of sums of products costs their square, and a loop such as gcd's makes each number of the one before.
 MOST_TERMS = 100
 
+OF_INTEGERS = {operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor}  # symbols take floats, too
+
 
 def _now(number: Any) -> Any:
     """The value of a number in this call, which becomes a guard."""
@@ -84,8 +86,12 @@ class SymbolicNumbers(Component):
         if any(r is None for r in real):
             return None
         try:
+            if function in OF_INTEGERS and any(isinstance(r, (float, torch.SymFloat)) for r in real):
+                raise TypeError
             return self.number(self.computed(function, real))
-        except (ArithmeticError, ValueError, TypeError) as e:
+        except TypeError:  # the text names the types
+            return self.t.operators.fold(function, *map(_now, real))
+        except (ArithmeticError, ValueError) as e:
             raise self.t.raised(e) from None
 
     def computed(self, function: Callable, numbers: list) -> Any:
