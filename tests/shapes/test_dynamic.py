@@ -865,3 +865,20 @@ def test_a_value_that_is_only_returned_is_no_input() -> None:
             got = compiled(x, y, n)
             assert torch.equal(got[0], x + n) and got[1] is y and got[2] == n + 1
     assert not bytejit.counters["fallbacks"] and not bytejit.counters["faults"]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", ["prod", "sum", "amax", "cumsum", "diag"])
+def test_an_out_that_gets_another_shape_is_inferred_once(name: str) -> None:
+    """The call, made twice for the sake of symbols, would look at what it has written itself"""
+    op: Callable = {"prod": torch.prod, "sum": torch.sum, "amax": torch.amax, "cumsum": torch.cumsum}.get(name, torch.diag)
+
+    def f(a):
+        op(a, out=a) if name == "diag" else op(a, -1, out=a)
+        return a.permute(*range(a.dim())[::-1]) + a.dim()
+
+    compiled = bytejit.compile(f, backend="eager", dynamic=True)
+    for n in (3, 5):
+        x = torch.arange(float(n * n)).reshape(n, n)
+        ours, plain = x.clone(), x.clone()
+        assert torch.equal(compiled(ours), f(plain)) and torch.equal(ours, plain)

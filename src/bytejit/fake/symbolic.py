@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._library import simple_registry
 
+from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.rules.core import Meta, numel
 
 from .errors import DataDependent, NoFake
@@ -27,7 +28,7 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
         return size(args[0].m, *args[1:])
     for reference in references(func):
         try:
-            with ways.mode():
+            with ways.mode(), warnings_to(silently):  # its words are not eager's
                 result = reference(*own_lists(args), **own_lists(kwargs))
         except (DataDependent, NoFake):
             raise

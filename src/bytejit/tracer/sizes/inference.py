@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from bytejit.common import special_cases
 from bytejit.fake.sized import infer_sized
@@ -102,6 +103,7 @@ class SymbolicInference(Component):
         if said is not None:
             return said[1]
         before, fixed, error, result = env.save(), env.fixed, None, None
+        outs = [(x, x.m) for x in tree_leaves(kwargs.get("out")) if type(x) is Fake]
         may_copy = fn in MAY_COPY
         plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS, numbers=keeps_numbers(fn, args, kwargs))
         self.t.sizes.manner = plain if plain.relaxed or plain.numbers else None
@@ -111,13 +113,13 @@ class SymbolicInference(Component):
                 result = fn(*args, **kwargs)
             if may_copy:
                 self.t.copying.note_copy(args, result, [*env.waived])
-            if env.fixed == fixed or changes_its_tensor(fn) or resized_by_kernel(fn, args, kwargs):
+            if env.fixed == fixed or once(fn, args, kwargs) or any(x.m is not m for x, m in outs):
                 return result
         except (DataDependent, NoFake):
             raise
         except Exception as e:
             # judged below, when the other way has been tried
-            if changes_its_tensor(fn) or resized_by_kernel(fn, args, kwargs):
+            if once(fn, args, kwargs) or any(x.m is not m for x, m in outs):
                 raise
             error = e
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
@@ -163,9 +165,9 @@ def sizes_in(x: Any) -> Any:
             yield from sizes_in(part)
 
 
-def changes_its_tensor(fn: Callable) -> bool:
-    """Whether a call gives a tensor another shape in place: it is made once, and returns that very tensor."""
-    return getattr(fn, "__name__", "") in RESHAPES
+def once(fn: Callable, args: Any, kwargs: dict) -> bool:
+    """Whether a call is made once only. One that gives a tensor another shape in place returns that very tensor."""
+    return getattr(fn, "__name__", "") in RESHAPES or resized_by_kernel(fn, args, kwargs)
 
 
 def resized_by_kernel(fn: Callable, args: Any, kwargs: dict) -> bool:
