@@ -71,3 +71,38 @@ def test_draws_that_nothing_reads_advance_the_generator() -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), want)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+REFUSED = {  # operators with a row, and dtypes that only torch's kernels refuse
+    "hardshrink": (F.hardshrink, torch.bool),
+    "logsigmoid": (F.logsigmoid, torch.int64),
+    "gelu": (F.gelu, torch.int32),
+    "silu": (F.silu, torch.uint8),
+    "softplus": (F.softplus, torch.int64),
+    "addmm": (lambda x: torch.addmm(x, x, x), torch.bool),
+    "baddbmm": (lambda x: torch.baddbmm(x[None], x[None], x[None]), torch.bool),
+    "nextafter": (lambda x: torch.nextafter(x, x), torch.int64),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_dtype_is_refused_where_nothing_reads_the_result(name, size) -> None:
+    op, dtype = REFUSED[name]
+
+    def f(x):
+        y = torch.zeros_like(x)
+        op(y)
+        return x.clone()
+
+    x = torch.zeros(size, size, dtype=dtype)
+    try:
+        f(x)
+    except (RuntimeError, NotImplementedError) as e:
+        with pytest.raises(type(e)) as ours:
+            bytejit.compile(f)(x)
+        assert str(ours.value) == str(e)
+    else:
+        assert size == 0, "torch takes it now"
+        assert bytejit.compile(f)(x).shape == x.shape

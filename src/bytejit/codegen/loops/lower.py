@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.graph import stays
+from bytejit.codegen.aten.graph import of_other_dtype, stays
 from bytejit.codegen.aten.writes import written
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value, ir_dtype, promote
@@ -109,7 +109,7 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
     row = table().by_aten.get(target)
     library = row is not None and row.kind == "extern"
     nothing = _is_empty(node.meta["spec"])
-    if row is not None and not library and nothing and not row.refuses:
+    if row is not None and not library and nothing and not row.refuses and not of_other_dtype(row, node):
         # no rule for a result without elements: for a view of an empty tensor it would divide by zero
         return ctx.map(lambda c: ctx.const(0, acc_dtype(ir_dtype(node.meta["spec"]))))
     if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:

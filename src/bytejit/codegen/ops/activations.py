@@ -10,7 +10,7 @@ import torch
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
-from bytejit.common.dtypes import NARROW, acc_dtype
+from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
 
 from .composite import NUMBERS, SQRT_HALF, F, formula, limits
 from .pointwise import aten
@@ -89,7 +89,7 @@ def _log_sigmoid_forward(ctx: Lowering, x: Value) -> tuple:
     return ctx.map(lambda c: logsigmoid(F(ctx, ctx.read(x, c))).e, 0), buffer
 
 
-op("log_sigmoid_forward", aten("log_sigmoid_forward"), "composite", lower=_log_sigmoid_forward)
+op("log_sigmoid_forward", aten("log_sigmoid_forward"), "composite", dtypes=FLOATS, lower=_log_sigmoid_forward)
 formula("logit", "logit", ref=torch.logit, cost=12, domain=(0.01, 0.99))(
     lambda x, eps=None: _logit(x if eps is None else limits(x, eps, 1 - eps))
 )
