@@ -57,3 +57,102 @@ def test_what_has_no_derivative_is_not_asked_for_one(backend: str) -> None:
     a = torch.randn(5, requires_grad=True)
     bytejit.compile(f, backend=backend)(a)[0].sum().backward()
     assert a.grad is not None and a.grad.tolist() == [2.0] * 5
+
+
+PIECES: dict[str, Callable] = {
+    "one": lambda a: a.exp().unbind(0)[0],
+    "all": lambda a: a.exp().split(1),
+    "base": lambda a: [c := a.exp(), *c.chunk(2, 1)],
+    "input": lambda a: a.split([1, 1])[1],
+    "view": lambda a: a.exp().unbind(0)[1][1:],
+    "apart": lambda a: a.exp().tensor_split(2)[0],  # autograd lets it be written
+    "read": lambda a: a.exp().unbind(0)[0] * 2,
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_that_were_made_together_are_not_written(name: str, backend: str) -> None:
+    """They are what eager's are: the views, their nodes, the refusal"""
+
+    def run(f: Callable) -> list:
+        a = (torch.arange(6.0) / 4).reshape(2, 3).requires_grad_()
+        made = f(a.clone())
+        last = made[-1] if isinstance(made, (list, tuple)) else made
+        name = type(last.grad_fn).__name__ if last._is_view() else ""
+        last.sin().sum().backward()
+        try:
+            last.mul_(2)
+        except RuntimeError as e:
+            return [last._is_view(), name, a.grad, str(e)]
+        return [last._is_view(), a.grad]
+
+    plain, ours = run(PIECES[name]), run(bytejit.compile(PIECES[name], backend=backend))
+    torch.testing.assert_close(ours[-2], plain[-2]) if len(plain) == 4 else torch.testing.assert_close(ours[-1], plain[-1])
+    if len(plain) == 4:
+        assert (ours[0], ours[1], ours[3]) == (plain[0], plain[1], plain[3])
+    else:
+        assert len(ours) == 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_write_into_a_piece_raises_after_a_break(backend: str) -> None:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        c = a.exp()
+        c.split(1)[0].zero_()
+        return a + 1
+
+    a = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Output 0 of Split is a view"):
+        bytejit.compile(f, backend=backend)(a)
+
+
+def written_after(a: torch.Tensor) -> torch.Tensor:
+    base = a.sin()
+    row = base[0]
+    base.transpose_(0, 1)
+    row.mul_(2)
+    return base * 1
+
+
+def read_after(a: torch.Tensor) -> torch.Tensor:
+    base = a.sin()
+    row = base[0]
+    base.transpose_(0, 1)
+    base.mul_(2)
+    return row * 3
+
+
+def ranks(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    base = a.sin()
+    turned = base.permute(1, 0)
+    base.unsqueeze_(0)
+    turned.mul_(2)
+    return base, turned
+
+
+def a_view_itself(a: torch.Tensor) -> torch.Tensor:
+    base = a.sin()
+    turned = base.t()
+    turned.unsqueeze_(0)
+    turned[0, 1].mul_(3)
+    return base * 2
+
+
+def no_views(a: torch.Tensor) -> torch.Tensor:
+    return a.sin().unsqueeze_(0).transpose_(1, 2) * 2
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("f", [written_after, read_after, ranks, a_view_itself, no_views])
+def test_views_of_what_changes_its_shape_have_eagers_gradients(f: Callable, backend: str) -> None:
+    def run(f: Callable) -> list:
+        a = torch.arange(4.0).reshape(2, 2).requires_grad_()
+        made = f(a)
+        made = made if isinstance(made, tuple) else (made,)
+        sum((t * torch.arange(1.0, 5).reshape(t.shape) if t.numel() == 4 else t).sum() for t in made).backward()
+        return [*made, a.grad]
+
+    bytejit.counters.clear()
+    torch.testing.assert_close(run(bytejit.compile(f, backend=backend)), run(f))
+    assert bool(bytejit.counters["fallbacks"]) == (f is not no_views)

@@ -1,11 +1,13 @@
-"""Graphs that return views which are conjugated or negated when they are read.
+"""Graphs that return views which are conjugated or negated when they are read, or pieces of a tensor that has gradients.
 
-No kernel makes such a view. The graph returns what they view, and torch makes the views behind it: they share memory with what is
-written, and their bits, strides and gradients are eager's.
+No kernel makes such a view, and autograd refuses writes into one of the pieces that `split`, `chunk` and `unbind` return
+together. The graph returns what they view, and torch makes the views behind it: they share memory with what is written, and
+their bits, strides, gradients and refusals are eager's.
 """
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -80,24 +82,42 @@ def without(gm: fx.GraphModule, wanted: tuple, chains: dict[int, list[fx.Node]])
 
 
 def chain_of(n: fx.Node) -> list[fx.Node]:
-    """The views from the first flip to a result; [] where none is flipped, or where one is taken with computed sizes."""
+    """The views from the first flip, or the first call that makes pieces, to a result; [] where there is none, or where a view
+    is taken with computed sizes."""
     chain: list[fx.Node] = []
-    flipped = 0
+    first, piece = 0, is_piece(n.meta.get("val"))
     while is_step(n):
         chain.insert(0, n)
         if called_name(n) == "_neg_view" or called_name(n) in FLIPS and n.args[0].meta["val"].is_complex():
-            flipped = len(chain)
+            first = len(chain)
+        if piece and type(n.meta["val"]) is not Fake:
+            first = len(chain)
         n = n.args[0]
-    return chain[len(chain) - flipped :]
+    return chain[len(chain) - first :]
+
+
+def is_piece(value: object) -> bool:
+    """Whether a result is one of several views that were made together, into which autograd refuses writes."""
+    if type(value) is not Fake or not value.requires_grad or not value._is_view():
+        return False
+    return torch._C._autograd._get_creation_meta(value) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
 def is_step(n: fx.Node) -> bool:
-    """Whether a node makes a view of its first argument, by constants."""
-    value, base = n.meta.get("val"), n.args[0] if n.args else None
-    if n.op == "placeholder" or type(value) is not Fake or not isinstance(base, fx.Node) or n.all_input_nodes != [base]:
+    """Whether a node makes a view of its first argument, or several, by constants, or takes one of several."""
+    base = n.args[0] if n.args else None
+    if n.op == "placeholder" or not isinstance(base, fx.Node) or n.all_input_nodes != [base]:
         return False
-    of = base.meta.get("val")
-    return type(of) is Fake and of is not value and of.m.store is value.m.store
+    value, of = n.meta.get("val"), base.meta.get("val")
+    if n.target is operator.getitem and pieces(of):
+        return True
+    views = pieces(value) or ((value,) if type(value) is Fake else ())
+    return type(of) is Fake and bool(views) and all(v is not of and v.m.store is of.m.store for v in views)
+
+
+def pieces(value: object) -> tuple:
+    """The tensors that a call returned together, if it did."""
+    return tuple(value) if isinstance(value, (tuple, list)) and all(type(v) is Fake for v in value) else ()
 
 
 def step(n: fx.Node, x: torch.Tensor) -> torch.Tensor:

@@ -47,6 +47,7 @@ class GraphWriter(TorchDispatchMode):
         self.stores: dict = {}
         self.around: list = []  # checkpointed parts that are being recorded, the innermost last (`checkpointed_parts.py`)
         self.last_placeholder: torch.fx.Node | None = None
+        self.follows = False  # autograd follows what is recorded
 
     # --- values -----------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class FakeRun:
         """What the graph returns, on fakes. Leaves the modes that the graph leaves."""
         env, rec = self.env, self.rec
         torch._C._set_grad_enabled(self.grad_at_start)
+        rec.follows = self.backward
         given = iter(self.fakes)
         nodes = self.gm.graph.nodes
         for node in nodes:

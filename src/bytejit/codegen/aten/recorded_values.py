@@ -14,16 +14,17 @@ from bytejit.shapes import symbols
 class Root:
     """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
     in elements. `fake`: the tensor that came with it; others that are bound to it are views. `lazy`: what it views,
-    where it stands for a view that is conjugated or negated when it is read; `read_lazily`: there are such views of it.
+    where it stands for a view that is conjugated or negated when it is read; `read_lazily`: there are such views of it;
+    `viewed`: there are views of it.
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily", "bytes")
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily", "viewed", "bytes")
 
     def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
         self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
         self.version, self.index, self.store = 0, index, fake.m.store
         self.lazy: Root | None = None
-        self.read_lazily = False
+        self.read_lazily = self.viewed = False
         self.bytes: tuple[int, int] | None = None  # see `span`
 
     def meets(self, other: Root) -> bool:
@@ -62,6 +63,7 @@ class Bound:
         self.root, self.parent, self.func, self.args, self.spec, self.where = root, parent, func, args, spec, where
         self.node = root.node if parent is None else None
         self.version = root.version
+        root.viewed = root.viewed or parent is not None
 
 
 def is_view(func: Any) -> bool:

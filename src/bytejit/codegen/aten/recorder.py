@@ -238,6 +238,8 @@ def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) ->
     x = args[0]
     if x.bound.parent is None and x.bound.root.index is not None:
         raise CannotNormalise(f"{func}: changes an input's shape")
+    if rec.follows and x.bound.root.viewed:  # autograd would make the views of fakes again from what the base has become
+        raise CannotNormalise(f"{func}: changes the shape of what has views, with gradients")
     packet = getattr(aten, RESHAPING[func._schema.name])
     wanted = [str(a.type) for a in func._schema.arguments]
     op = next(
@@ -247,6 +249,7 @@ def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) ->
     )
     view = _view(rec, op, args, kwargs) if is_view(op) else rec.record(op, args, kwargs)
     infer(func, args, kwargs)
+    x.bound.root.viewed = rec.follows and x._is_view()  # the view was for the sake of this alone
     x.bound = view.bound
     return x
 
