@@ -562,3 +562,13 @@ def test_index_lies_in_memory_as_eagers(how: str) -> None:
                     want = torch.ops.aten.index.Tensor(x, places)
                     got = torch.ops.aten.index.Tensor(fake_like(x), faked)
                     assert (got.shape, got.stride()) == (want.shape, want.stride()), (x.shape, x.stride(), count)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("size", [(), (5,), (1, 5), (3, 5)])
+def test_margin_losses_of_one_sample(size: tuple, reduction: int) -> None:
+    aten, x, classes = torch.ops.aten, torch.randn(size), torch.zeros(size, dtype=torch.int64)
+    one = classes[..., 0] if size else classes
+    for target in (one, one.reshape(-1)):
+        assert infers_as_eager(aten.multi_margin_loss, (x, target, 1, 1.0, None, reduction))
+    assert infers_as_eager(aten.multilabel_margin_loss_forward, (x, classes, reduction))

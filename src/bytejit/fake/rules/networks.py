@@ -235,3 +235,26 @@ def _attention_layer(
     batch, length, _ = m.shape
     weights = (batch, length, key.m.shape[1]) if average else (batch, heads, length, key.m.shape[1])
     return new(m.shape, None, m.dtype, m.device), new(weights, None, m.dtype, m.device) if need_weights else None
+
+
+@row("multi_margin_loss")
+def _multi_margin(
+    x: HasMeta,
+    target: HasMeta,
+    p: float = 1,
+    margin: float = 1,
+    weight: Operand = None,
+    reduction: int = 1,
+) -> Meta:
+    """Of one sample whose class has no dim the loss has none; torch's meta kernel gives it one."""
+    if reduction or target.m.shape or not (len(x.m.shape) < 2 or x.m.shape[0] == 1) or 0 in x.m.shape:
+        raise NeedsMeta
+    return new((), None, x.m.dtype, x.m.device)
+
+
+@row("multilabel_margin_loss_forward")
+def _multilabel_margin(x: HasMeta, target: HasMeta, reduction: int) -> tuple:
+    """Of one sample without a dim for it the loss has none; torch's meta kernel gives it one."""
+    if reduction or len(x.m.shape) > 1 or target.m.shape != x.m.shape or 0 in x.m.shape:
+        raise NeedsMeta
+    return new((), None, x.m.dtype, x.m.device), new(target.m.shape, None, x.m.dtype, x.m.device)
