@@ -10,6 +10,7 @@ import torch
 from bytejit.fake.tensor import infer
 
 from .mutation import CannotNormalise
+from .refused_dtypes import TAKES, refused_dtype
 from .refused_scalars import CONVERTED, INTEGERS, check_scalars
 
 
@@ -130,7 +131,7 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "index_put": _badly_indexed,
     "_unsafe_index_put": _badly_indexed,
 }
-LOOKED_AT = REFUSES.keys() | CONVERTED.keys() | INTEGERS.keys()
+LOOKED_AT = REFUSES.keys() | TAKES.keys() | CONVERTED.keys() | INTEGERS.keys()
 
 
 def check_call(func: Any, args: tuple, kwargs: dict) -> None:
@@ -141,4 +142,6 @@ def check_call(func: Any, args: tuple, kwargs: dict) -> None:
     given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
     if name in REFUSES and REFUSES[name](given):
         raise CannotNormalise(f"{func}: arguments that torch refuses")
+    if name in TAKES and refused_dtype(name, given):
+        raise CannotNormalise(f"{func}: a dtype that torch refuses")
     check_scalars(name, given)

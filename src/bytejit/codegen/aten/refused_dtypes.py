@@ -1,0 +1,46 @@
+"""Dtypes that torch's CPU kernels take, where neither its meta kernels nor our rows refuse the others."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
+COMPLEX = frozenset((torch.complex64, torch.complex128))
+WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+BOOL = frozenset((torch.bool,))
+_PADS = tuple(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))
+_NEAREST = tuple(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
+_NORMS = "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training native_layer_norm native_group_norm"
+_SOFTMAX = "_softmax _log_softmax _safe_softmax softmax log_softmax"
+_RESIZED = "upsample_linear1d upsample_trilinear3d grid_sampler_2d grid_sampler_3d"
+_POOLS = "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d"
+# operators, and the dtypes that they take
+_ROWS = (
+    (f"glu {_NORMS} {_SOFTMAX} {_RESIZED} {_POOLS}".split(), FLOATS),
+    ("logcumsumexp var std var_mean std_mean".split(), FLOATS | COMPLEX),
+    ((*_NEAREST, "upsample_bilinear2d", "upsample_bicubic2d"), FLOATS | {torch.uint8}),
+    (("avg_pool2d",), FLOATS | {torch.int64}),
+    (("avg_pool3d",), frozenset((torch.float64, torch.float32, torch.int64))),
+    ("max_pool2d_with_indices max_pool3d_with_indices argmax argmin searchsorted bucketize".split(), FLOATS | WHOLE),
+    ((*_PADS, "trace"), FLOATS | WHOLE | COMPLEX),
+    (("im2col", "col2im"), FLOATS | COMPLEX | BOOL),
+    (("lerp",), FLOATS | COMPLEX),
+    ("mse_loss smooth_l1_loss huber_loss".split(), FLOATS),
+)
+TAKES: dict[str, frozenset[torch.dtype]] = {name: taken for names, taken in _ROWS for name in names}
+PROMOTED = frozenset("lerp mse_loss smooth_l1_loss huber_loss".split())  # computed in the common dtype of their operands
+_KNOWN = FLOATS | COMPLEX | WHOLE | BOOL
+
+
+def refused_dtype(name: str, given: dict) -> bool:
+    """Whether torch's CPU kernel of an operator refuses the dtype of a call's arguments."""
+    tensors = [x for x in given.values() if isinstance(x, torch.Tensor)]
+    if not tensors or tensors[0].device.type != "cpu":
+        return False
+    found = tensors[0].dtype
+    if name in PROMOTED:
+        found = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
+    found = given.get("dtype") or found
+    return found in _KNOWN and found not in TAKES[name]
