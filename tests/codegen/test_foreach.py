@@ -112,3 +112,35 @@ def test_steps(name: str) -> None:
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(b, a)
     assert not bytejit.counters["fallbacks"] and not bytejit.counters["externs"], bytejit.counters
+
+
+IN_ORDER: dict[str, Callable] = {  # eager writes one tensor after the other
+    "swapped": lambda x, y: torch._foreach_mul_([x, y], [y, x]),
+    "twice": lambda x, y: torch._foreach_add_([x, x, y], 1.5),
+    "of_a_view": lambda x, y: torch._foreach_add_([x, x[1:]], [1.0, 2.0]),
+    "one": lambda x, y: torch._foreach_sqrt_([x, x]),
+    "numbers": lambda x, y: torch._foreach_addcmul_([x, y], [y, x], [x, y], torch.tensor([2.0, 3.0])),
+    "lerp": lambda x, y: torch._foreach_lerp_([x, y], [y, x], [x, y]),
+    "copy": lambda x, y: torch._foreach_copy_([x, y], [y, x]),
+    "number": lambda x, y: torch._foreach_add_([x, y], x[1]),
+    "apart": lambda x, y: torch._foreach_sub_([x, y], [x, y], alpha=2),
+}
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_lists_are_written_in_order(name: str) -> None:
+    found = []
+    for step in (IN_ORDER[name], bytejit.compile(IN_ORDER[name])):
+        a, b = torch.tensor([1.5, 2.0, 3.0]), torch.tensor([2.0, 3.0, 0.5])
+        step(a, b)
+        found.append((a, b))
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize(
+    "step", [lambda x: torch._foreach_mul_([x], x[1]), lambda x: torch._foreach_sub_([x[1:]], [x[:-1]])], ids=["number", "list"]
+)
+def test_lists_that_read_what_they_write_are_refused(step: Callable) -> None:
+    for f in (step, bytejit.compile(step)):
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            f(torch.ones(3))

@@ -199,11 +199,42 @@ def _each(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _foreach(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
-    out = rec.record(functional_of(func), args, kwargs)
-    for x, new in zip(args[0], out):
-        rec.write(x, rec.value(new.bound))
+    op, parts = functional_of(func), [(slice(None), args, kwargs)]
+    if _reads_what_it_writes(args, kwargs):
+        with rec:
+            parts = [(slice(i, i + 1), *_part(i, len(args[0]), args, kwargs)) for i in range(len(args[0]))]
+    for which, some, options in parts:
+        for x, new in zip(args[0][which], rec.record(op, some, options)):
+            rec.write(x, rec.value(new.bound))
     count_writes(args[0])
     return args[0] if func._schema.returns else None
+
+
+def _reads_what_it_writes(args: tuple, kwargs: dict) -> bool:
+    """Whether a tensor of a list that is written shares memory with one that is read or written after it: eager goes through the
+    lists in order. Raises: CannotNormalise where eager may refuse one write, for memory that is partly the same."""
+    written: set[Root] = set()
+    given = [*args, *kwargs.values()]
+    lists = [x for x in given if isinstance(x, (list, tuple)) and x and isinstance(x[0], Fake)]
+    single = [x for x in given if isinstance(x, Fake)]
+    for together in zip(*lists):
+        x, *read = (t for t in (*together, *single) if isinstance(t, Fake))
+        if any(t is not x and t.bound.root is x.bound.root for t in read):
+            raise CannotNormalise("a list that is written shares memory with what is read together with it")
+        if any(t.bound.root in written for t in (x, *read)):
+            return True
+        written.add(x.bound.root)
+    return False
+
+
+def _part(i: int, n: int, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of the i-th of n tensors, as lists of one."""
+
+    def of(x: Any) -> Any:
+        per_tensor = isinstance(x, (list, tuple)) or isinstance(x, torch.Tensor) and tuple(x.shape) == (n,)
+        return x[i : i + 1] if per_tensor else x
+
+    return tuple(map(of, args)), {k: of(v) for k, v in kwargs.items()}
 
 
 def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
