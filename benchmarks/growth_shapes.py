@@ -87,6 +87,22 @@ def training(n: int) -> Program:
     return f, (torch.randn(4, SMALL),)
 
 
+def step(n: int) -> Program:
+    """Layers, forward, backward and AdamW: a whole step, when the optimizer has its state."""
+    model = torch.nn.Sequential(*(m for _ in range(n // 2) for m in (torch.nn.Linear(SMALL, SMALL), torch.nn.Tanh())))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def f(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    x = torch.randn(4, SMALL)
+    with torch.enable_grad():
+        f(x)
+    return f, (x,)
+
+
 def foreach(n: int) -> Program:
     """Two operations on lists of parameters."""
     params, grads = ([torch.randn(SMALL, 4) for _ in range(n // 2)] for _ in range(2))
@@ -98,4 +114,4 @@ def foreach(n: int) -> Program:
     return f, (params, grads)
 
 
-SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, foreach)}
+SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, step, foreach)}

@@ -58,10 +58,11 @@ from bytejit.codegen.cuda.tiles import (
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
-from bytejit.codegen.loops.memory import Memory, plan_memory, write_inputs
+from bytejit.codegen.loops.memory import Memory, plan_memory
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
 from bytejit.codegen.loops.passes.uses import reads, writes
+from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.codegen.loops.simplify import elements, kernel_roots, known, loads, points
 from bytejit.common.dtypes import itemsize

@@ -7,16 +7,15 @@ allocated in each call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from bytejit.codegen.loops.passes.inplace import place_writes
 from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.ops.extern import is_window
 from bytejit.common.dtypes import itemsize
 
 from . import index as ix
-from .ir import Buffer, Extern, Kernel, Loops, MutationCopy, Store
-from .simplify import kernel_roots, loads, may_raise
+from .ir import Buffer, Extern, Kernel, Loops, Store
+from .simplify import loads
 
 ALIGN = 64
 
@@ -159,62 +158,6 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
                         taken.add(name)
                         break
     return found
-
-
-def write_inputs(loops: Loops) -> Loops:
-    """Mutations whose value one kernel makes element by element are written into the input by that kernel.
-
-    Only where no later step reads the input's old value, no other output shows the new one, and no step from there to the
-    end of the call can fail. Before that, `inplace.place_writes` places the kernels that write a part of a buffer.
-    """
-    loops = place_writes(loops)
-    steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
-    mutations = []
-    for m in loops.mutations:
-        at = _writer(loops, steps, outputs, m)
-        if at is not None:
-            view, new = outputs[m.position].view, loops.inputs[m.input]
-            k = steps[at]
-            assert view is not None and isinstance(k, Kernel) and new is not None  # `_writer` found it
-            old = view.buffer
-            nests = tuple(
-                replace(p, stores=tuple(replace(s, buffer=new) if s.buffer == old else s for s in p.stores)) for p in k.nests
-            )
-            steps[at] = replace(k, nests=nests)
-            outputs[m.position] = replace(outputs[m.position], view=replace(view, buffer=new))
-            del buffers[old]
-            m = replace(m, done=True)
-        mutations.append(m)
-    return replace(loops, steps=tuple(steps), buffers=buffers, outputs=tuple(outputs), mutations=tuple(mutations))
-
-
-def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | None:
-    """Position of the kernel that may write the mutation's value into the input itself; None: copy at the end."""
-    name, v = loops.inputs[m.input], outputs[m.position].view
-    if m.position not in loops.private or v is None or name is None:
-        return None
-    a, b = loops.buffers[name], loops.buffers[v.buffer]
-    others = [r.view.buffer for i, r in enumerate(outputs) if r.view is not None and i != m.position]
-    if b.kind != "output" or (a.shape, a.stride, a.dtype) != (b.shape, b.stride, b.dtype) or name in others or b.name in others:
-        return None
-    if v.shape != b.shape or v.stride != b.stride:
-        return None
-    at = next((i for i, s in enumerate(steps) if b.name in writes(s)), None)
-    if at is None or any(b.name in writes(s) for s in steps[at + 1 :]):
-        return None
-    if not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
-        return None
-    for step in steps[at:]:
-        # a GPU reports its errors in a later call, as torch does
-        raises = isinstance(step, Kernel) and a.device == "cpu" and may_raise(kernel_roots(step))
-        if raises or isinstance(step, Extern) and step.reason != "library":
-            return None
-    if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1 :]) or name in writes(steps[at]):
-        return None
-    where = [(i, s) for i, p in enumerate(steps[at].nests) for s in p.stores if s.buffer == b.name]
-    if len(where) != 1 or not overwritable(steps[at], a, b, where[0][1], where[0][0]):
-        return None
-    return at
 
 
 def overwritable(k: Kernel, a: Buffer, b: Buffer, s: Store, at: int) -> bool:
