@@ -87,6 +87,12 @@ def training(n: int) -> Program:
     return f, (torch.randn(4, SMALL),)
 
 
+def model(n: int) -> Program:
+    """Layers whose outputs need gradients: a joint graph in two parts."""
+    layers = torch.nn.Sequential(*(m for _ in range(n // 2) for m in (torch.nn.Linear(SMALL, SMALL), torch.nn.Tanh())))
+    return lambda x: layers(x), (torch.randn(4, SMALL),)
+
+
 def step(n: int) -> Program:
     """Layers, forward, backward and AdamW: a whole step, when the optimizer has its state."""
     model = torch.nn.Sequential(*(m for _ in range(n // 2) for m in (torch.nn.Linear(SMALL, SMALL), torch.nn.Tanh())))
@@ -114,4 +120,4 @@ def foreach(n: int) -> Program:
     return f, (params, grads)
 
 
-SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, step, foreach)}
+SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, model, step, foreach)}
