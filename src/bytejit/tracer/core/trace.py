@@ -261,7 +261,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node], new_grads: tuple[tuple
         sets_data=bool(t.effects.data_set),
         measures=bool(t.measures.measured),
         grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors),
-        backward=t.backward.ran,
+        backward=bool(t.backward.passes),
         grad_at_start=torch.is_grad_enabled(),
         new_grads=new_grads,
     )

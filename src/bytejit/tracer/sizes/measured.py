@@ -219,7 +219,7 @@ class Measured(Component):
         written = {key for key, store in self.t.stores.items() if getattr(store, "written", False)}
         if not written <= self.copied.keys():
             self.start_again()
-        elif self.t.backward.ran and self.grad_mode is None:
+        elif self.t.backward.passes and self.grad_mode is None:
             self.start_again()
         before = random_states()
         try:
@@ -241,7 +241,7 @@ class Measured(Component):
         """Forget what was rehearsed."""
         self.rehearsed.clear()
         self.copied.clear()
-        self.grad_mode = self.t.grad_at_start if self.t.backward.ran else None
+        self.grad_mode = self.t.grad_at_start if self.t.backward.passes else None
 
     def _rehearse_node(self, node: torch.fx.Node, written: set) -> Any:
         if node.op == "placeholder":

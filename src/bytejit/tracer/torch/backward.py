@@ -7,7 +7,7 @@ into what was computed before the region breaks the graph: its history is not th
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -15,11 +15,12 @@ from bytejit.common.gradients import accumulate, gradients, leaf_gradients
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
-from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.signals import Break, CannotReconstruct
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
+TWICE = "a second time"  # in torch's text
 OUTSIDE = "the backward pass into what was computed before the region"
 BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 GRAD = (
@@ -36,12 +37,13 @@ GRAD = (
 
 
 class Backward(Component):
-    """The tracer's part for backward passes. `ran`: whether the region has done so. `looked_at`: how often `.grad` of a
-    tensor was read or set: what runs within the graph must not, since the exit sets it."""
+    """The tracer's part for backward passes. `looked_at`: how often `.grad` of a tensor was read or set: what runs within the
+    graph must not, since the exit sets it."""
 
     def __init__(self, t: Tracer) -> None:
         super().__init__(t)
-        self.ran, self.looked_at = False, 0
+        self.passes: list[int] = []  # their steps
+        self.looked_at = 0
         self._spent: dict[int, bool] = {}
 
     # ---- what a pass reaches --------------------------------------------------------------------------------------
@@ -105,8 +107,7 @@ class Backward(Component):
         before = [self.t.values.real(self.t.tensor_attributes.tensor_getattr(v, "grad")) for v in leaves]
         fresh = SeqVar([Known(g is NONE or isinstance(g, Known)) for g in before], tuple)
         args = [SeqVar(outputs, tuple), SeqVar(leaves, tuple), SeqVar(grads, tuple), Known(retain), fresh]
-        found = expect(self.t.tensors.call_tensor_op(leaf_gradients, args, {}), SeqVar)
-        self.ran = True
+        found = expect(self.run(leaf_gradients, args), SeqVar)
         for leaf, old, new in zip(leaves, before, found.items):
             if not isinstance(new, TensorVar):
                 continue
@@ -123,14 +124,26 @@ class Backward(Component):
             raise Break(OUTSIDE)
         self.check_hooks([v for v in inputs if v.fake.is_leaf])
         args = [SeqVar(outputs, tuple), SeqVar(inputs, tuple), SeqVar(grads, tuple), *flags]
-        found = self.t.tensors.call_tensor_op(gradients, args, {})
-        self.ran = True
+        found = self.run(gradients, args)
         return found.items if isinstance(found, SeqVar) else [NONE] * len(inputs)
+
+    def run(self, function: Callable, args: list[Var]) -> Var:
+        """A pass as a node of the graph. Raises: Break; CannotReconstruct where an earlier one has freed what it needs, of which
+        torch is to say so."""
+        try:
+            found = self.t.tensors.call_tensor_op(function, args, {})
+        except Break as e:
+            if self.passes and TWICE in e.reason:
+                raise CannotReconstruct("a history that a backward pass has freed", self.passes[-1]) from None
+            raise
+        self.passes.append(self.t.limits.steps)
+        return found
 
     # ---- what is left of the history ------------------------------------------------------------------------------
     def is_spent(self, v: TensorVar) -> bool:
-        """Whether a pass of the region has freed what another one from this tensor would need."""
-        if not self.ran or v.node is None or not v.fake.requires_grad or v.fake.grad_fn is None:
+        """Whether a pass of the region has freed what any other one from this tensor would need. Raises: CannotReconstruct where
+        one for some inputs is left: then torch runs the pass of the region."""
+        if not self.passes or v.node is None or not v.fake.requires_grad or v.fake.grad_fn is None:
             return False
         if id(v) not in self._spent:
             self._spent[id(v)] = self._raises(v)
@@ -145,7 +158,9 @@ class Backward(Component):
                 ones = torch.ones_like(v.fake)
                 torch.autograd.grad([v.fake], [leaf.fake for leaf in leaves], [ones], retain_graph=True, allow_unused=True)
         except RuntimeError as e:
-            return "a second time" in str(e)
+            if TWICE in str(e) and is_open(v.fake.grad_fn):
+                raise CannotReconstruct("a tensor of whose history a backward pass has freed a part", self.passes[-1]) from None
+            return TWICE in str(e)
         return False
 
     def without_history(self, outputs: list[torch.fx.Node], places: set[int]) -> list[torch.fx.Node]:
@@ -155,6 +170,34 @@ class Backward(Component):
             node.meta.update(outputs[i].meta, val=outputs[i].meta["val"].detach())
             outputs[i] = node
         return outputs
+
+
+def is_open(node: torch.autograd.graph.Node) -> bool:
+    """Whether a way to a leaf is left beside the nodes that are freed. Where none of those is found, there is none."""
+    todo, seen = [node], {node}
+    freed = ends = 0
+    while todo:
+        node = todo.pop()
+        if is_freed(node):
+            freed += 1
+            continue
+        ends += node.name() == "torch::autograd::AccumulateGrad"
+        following = [n for n, _ in node.next_functions if n is not None and n not in seen]
+        seen.update(following)
+        todo += following
+    return freed > 0 and ends > 0
+
+
+def is_freed(node: torch.autograd.graph.Node) -> bool:
+    """Whether a node has saved something and holds it no more."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            try:
+                if getattr(getattr(node, name), "unpack_hook", None) is None:
+                    getattr(node, name.removeprefix("_raw"), None)
+            except RuntimeError as e:
+                return TWICE in str(e)
+    return False
 
 
 def accumulator_is_held(leaf: torch.Tensor) -> bool:
