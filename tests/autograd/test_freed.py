@@ -154,3 +154,142 @@ def test_saved_on_the_cpu() -> None:
         second.sum().backward()
         found.append((x.grad, w.grad))
     torch.testing.assert_close(found[1], found[0])
+
+
+# ---- passes for some inputs ------------------------------------------------------------------------------------------------
+def sum_of_two(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x.exp() + w.sin()
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x.exp() * w.sin()
+
+
+def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x + (x @ w).tanh()
+
+
+def two_heads(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    return x.exp() + w.sin(), w.cos() - x
+
+
+def quotient(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    """The gradient of `w` is computed from the result, which eager does not save."""
+    return x / w.exp(), x.sinh()
+
+
+FOR_INPUTS = (sum_of_two, product, residual, two_heads, quotient, disjoint, shared_plain, chain, linear, views)
+
+
+def steps_of(f: Callable, steps: tuple) -> tuple:
+    """Passes, each (results, inputs, retain_graph, whether by `backward`), and writes: of an input by its number, of a result by
+    its number less 10. Returns: gradients, and the text of the error that ends it."""
+    torch.manual_seed(0)
+    given = torch.randn(3, 3).requires_grad_(), torch.randn(3, 3).requires_grad_()
+    outs, found, error = f(*given), [], ""
+    outs = (outs,) if isinstance(outs, torch.Tensor) else outs
+    try:
+        for step in steps:
+            if isinstance(step, int):
+                with torch.no_grad():
+                    (given[step] if step >= 0 else outs[(step + 10) % len(outs)].detach()).mul_(1.5)
+                continue
+            results, inputs, retain, backward = step
+            sums, wanted = [outs[k % len(outs)].sum() for k in results], [given[i] for i in inputs]
+            if not backward:
+                found += torch.autograd.grad(sums, wanted, retain_graph=retain, allow_unused=True)
+                continue
+            torch.autograd.backward(sums, retain_graph=retain, inputs=wanted)
+            found += [t if t is None else t.clone() for t in (given[0].grad, given[1].grad)]
+    except RuntimeError as e:
+        error = str(e).partition("[")[0]
+    return found, error
+
+
+@pytest.mark.parametrize("f", FOR_INPUTS)
+def test_passes_for_inputs(f: Callable) -> None:
+    """A pass for some inputs frees what is on its way, and compares the versions of that only."""
+    compiled = bytejit.compile(f, fullgraph=True)
+    passes = [(r, i, retain, False) for r in ((0,), (1,), (0, 1)) for i in ((0,), (1,), (0, 1)) for retain in (False, True)]
+    programs = [pair for pair in itertools.product(passes, passes) if not pair[1][2]]
+    programs += [(write, p) for write in (0, 1, -10, -9) for p in passes if not p[2]]
+    programs += [(a, write, b) for write in (0, -10) for a, b in itertools.product(passes[:6], passes[:6])]
+    programs += [((r, i, False, True), (r, j, False, True)) for r in ((0,), (0, 1)) for i, j in (((0,), (1,)), ((1,), (1,)))]
+    for steps in programs:
+        (want, error), (got, said) = steps_of(f, steps), steps_of(compiled, steps)
+        assert said == error, (steps, said, error)
+        torch.testing.assert_close(got, want, msg=lambda m: f"{steps}: {m}")
+
+
+def test_what_is_left_for_an_input() -> None:
+    """After a pass for one input what the other needs is held, and no more."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ x).exp() + (w @ w).tanh()
+
+    x, w = torch.randn(3, 3).requires_grad_(), torch.randn(3, 3).requires_grad_()
+    y = bytejit.compile(program, fullgraph=True)(x, w)
+    node = y.grad_fn
+    torch.autograd.grad(y.sum(), x)
+    assert len([t for t in node.held.values.values() if t is not x and t is not w]) == 1, node.held.values
+    torch.autograd.grad(y.sum(), w)
+    assert node.held is None and node.others is None
+
+
+# ---- passes within a region --------------------------------------------------------------------------------------------------
+def one_part(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    y = x.exp() + w.sin()
+    return y, torch.autograd.grad(y.sum(), x)[0]
+
+
+def both_parts(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    y = x.exp() + w.sin()
+    return y, torch.autograd.grad(y.sum(), x)[0], torch.autograd.grad(y.sum(), w)[0]
+
+
+def refused(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    y = x.exp() * w.sin()
+    return y, torch.autograd.grad(y.sum(), x)[0], torch.autograd.grad(y.sum(), w)[0]
+
+
+def by_backward(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    h = x.exp()
+    h.sum().backward()
+    return h * 2 + w.sin(), h
+
+
+def for_one_input(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    y = x.exp() + w.sin()
+    y.sum().backward(inputs=[x])
+    return y, x * w
+
+
+def of_two(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    a, b = x.exp(), w.sin()
+    return a, b, a + b, torch.autograd.grad(a.sum(), x)[0]
+
+
+def after(f: Callable, k: int, inputs: tuple) -> tuple:
+    """The results, what a pass from result `k` for some inputs then gives, and whether one was refused."""
+    given = torch.ones(3, 3).requires_grad_(), torch.full((3, 3), 2.0).requires_grad_()
+    found: list = []
+    try:
+        outs = f(*given)
+        found += [[t.detach() for t in outs], [None if t.grad is None else t.grad.clone() for t in given]]
+        found += torch.autograd.grad(outs[k].sum(), [given[i] for i in inputs], allow_unused=True)
+    except RuntimeError as e:
+        return found, "a second time" in str(e)
+    return found, False
+
+
+@pytest.mark.parametrize("f", (one_part, both_parts, refused, by_backward, for_one_input, of_two))
+def test_passes_within(f: Callable) -> None:
+    """The region returns a tensor of whose history its own pass has freed a part: what is left goes backward."""
+    compiled = bytejit.compile(f)
+    for k, inputs in itertools.product((0, 1), ((0,), (1,), (0, 1))):
+        (want, error), (got, said) = after(f, k, inputs), after(compiled, k, inputs)
+        if error and want and not said:  # all of its history is freed: it has none that leads to an input
+            assert got[2:] == [None] * len(inputs)
+            continue
+        assert said == error, (k, inputs)
+        torch.testing.assert_close(got, want, msg=lambda m: f"result {k}, inputs {inputs}: {m}")

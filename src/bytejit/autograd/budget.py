@@ -22,7 +22,8 @@ from bytejit.codegen.loops import index as ix
 from bytejit.common.spec import Spec
 
 from .joint import bytes_of
-from .min_cut import Cut, base_of, fused, is_view_node, row_of
+from .min_cut import Cut, fused, row_of
+from .nodes import base_of, is_view_node
 
 aten = torch.ops.aten
 FASTER = {"cpu": 8, "cuda": 60}  # multiply-adds that take as long as a byte moved

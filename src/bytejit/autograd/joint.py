@@ -141,7 +141,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     forward = frozenset(rec.graph.nodes)
     if results.primals and not run.leaves:
         raise CannotNormalise("an output needs a gradient only of tensors that were made inside")
-    kept = kept_by_eager(results.primals, rec.inputs[:inputs], flat)
+    kept = kept_by_eager(results.primals, rec.inputs[:inputs], flat, run.leaves)
     grads, tangents = _backward(rec, results.primals, run.leaves)
     gradients = Outputs(rec)
     back = [out_of(rec, gradients, g, gradient=True) for g in grads if g is not None]

@@ -17,11 +17,11 @@ from torch import fx
 
 from bytejit.codegen.aten.checkpointed_parts import PART
 from bytejit.codegen.aten.graph import acts
-from bytejit.codegen.aten.recorder import is_view
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.spec import Spec
 
 from .joint import bytes_of
+from .nodes import base_of, is_view_node
 
 CHEAP = {"cpu": 4, "cuda": 60}  # additions per element; for a dearer call, reading its value is cheaper
 FUSED = ("pointwise", "composite", "view", "reduce", "create")
@@ -109,18 +109,6 @@ class Cut:
             return set()
         _, (near, _) = networkx.minimum_cut(pipes, "source", "sink")
         return {n for n in region if (n, 0) in near and (n, 1) not in near}
-
-
-def is_view_node(n: fx.Node) -> bool:
-    """Whether a call makes a view."""
-    return n.op == "call_function" and hasattr(n.target, "_schema") and is_view(n.target)
-
-
-def base_of(n: fx.Node) -> fx.Node:
-    """The node that is no view and that a node is a view of."""
-    while is_view_node(n):
-        n = n.all_input_nodes[0]
-    return n
 
 
 def row_of(n: fx.Node) -> Op | None:

@@ -35,7 +35,9 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real
 from bytejit.common.spec import Spec
 
-from .joint import Joint, Recipe, bytes_of
+from .joint import Given, Joint, JointView, Recipe, bytes_of
+from .nodes import ancestors, copied, placed
+from .nodes import base_of as root_of
 from .versions import Kept
 
 aten = torch.ops.aten
@@ -107,6 +109,7 @@ class _Partition:
         self.results = joint.aten.outputs[: joint.results]
         self.gradients = joint.aten.outputs[joint.results :]
         self.written = {self.inputs[m.input] for m in joint.aten.mutations if m.input < joint.inputs}
+        self.given_away = self.not_kept_by_eager()  # what the program may write, and eager does not mind: saved as a copy
 
     def parts(self) -> Parts:
         """Both graphs."""
@@ -155,6 +158,21 @@ class _Partition:
         )
 
     # ---- which node goes where ---------------------------------------------------------------------------------------
+    def not_kept_by_eager(self) -> set[fx.Node]:
+        """The values in the memory of outputs that eager does not save."""
+        kept = {i for h in self.joint.kept.holders for i in h.outputs}
+        found: dict[bool, set[fx.Node]] = {False: set(), True: set()}
+        for i, recipe in enumerate(self.joint.recipes):
+            for r in (recipe, recipe.base) if isinstance(recipe, JointView) else (recipe,):
+                if not isinstance(r, Given):
+                    at = r.like if isinstance(r, JointView) else r.index
+                    found[i in kept].update(root_of(self.flat[p]) for p in positions(self.results[at]))
+        return found[False] - found[True]
+
+    def is_given_away(self, n: fx.Node) -> bool:
+        """Whether a value is in the memory of an output that eager does not save."""
+        return bool(self.given_away) and root_of(n) in self.given_away
+
     def forward_calls(self) -> set[fx.Node]:
         """The calls of the forward graph: all that its results and writes are computed from, and calls with effects or checks."""
         wanted = [p for o in self.results for p in positions(o)] + [m.position for m in self.joint.aten.mutations]
@@ -166,7 +184,7 @@ class _Partition:
         from .min_cut import Cut  # with the first graph: what it needs loads slowly
 
         calls, read = self.backward_calls(shown)
-        results = frozenset(self.flat[p] for o in self.results for p in positions(o))
+        results = frozenset(self.flat[p] for o in self.results for p in positions(o)) - self.given_away
         weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] in self.lent)
         cheap = Cut(self.joint.forward, frozenset(calls), weights, frozenset(self.lent), results).recomputed(read)
         return cheap if self.budget == 1 else self.choose_within_budget(cheap, shown)
@@ -270,7 +288,8 @@ class _Partition:
         flat = [env[self.flat[p]] for p in places]
         outs = [renumbered(o, moved.__getitem__, self.index_in_forward) for o in self.results]
         for n in saved:
-            value = copied(graph, env[n]) if n.op == "placeholder" else env[n]  # an input that may be written: as it was
+            # what may be written: as it was
+            value = copied(graph, env[n]) if n.op == "placeholder" or self.is_given_away(n) else env[n]
             if value not in flat:
                 flat.append(value)
             outs.append(OutputValue(flat.index(value)))
@@ -327,34 +346,6 @@ class _Partition:
                 else:
                     order[stack.pop()] = None
         return list(order)
-
-
-# ---- nodes -----------------------------------------------------------------------------------------------------------
-def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and all nodes that they are computed from."""
-    seen: set[fx.Node] = set()
-    stack = list(nodes)
-    while stack:
-        n = stack.pop()
-        if n not in seen:
-            seen.add(n)
-            stack += n.all_input_nodes
-    return seen
-
-
-def placed(graph: fx.Graph, node: fx.Node, name: str = "") -> fx.Node:
-    """A placeholder with the name and the spec of `node`."""
-    made = graph.placeholder(name or node.name)
-    if "spec" in node.meta:
-        made.meta["spec"] = node.meta["spec"]
-    return made
-
-
-def copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """A copy of a node's value in memory of its own."""
-    made = graph.call_function(aten.clone.default, (node,))
-    made.meta.update(spec=node.meta["spec"], where=node.meta.get("where"))
-    return made
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------

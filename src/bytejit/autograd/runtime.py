@@ -26,19 +26,20 @@ from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
 from bytejit.runtime.rollback import random_states
 
-from .freed import UNPACK, Freed, Held
+from .freed import UNPACK, Freed, Held, errors_of, not_asked_for
 from .joint import Given, JointView, Made, Recipe
 from .partition import Parts
 from .undefined import without
 from .unused import Watched
-from .versions import TWICE, check_unchanged
+from .versions import Versions, is_changed
 
 NONE: frozenset[int] = frozenset()
+FEW = 3  # answers of `not_asked_for`, where they only save work
 
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """A compiled backward graph. places: of each gradient in its outputs; read: which of its inputs it reads."""
+    """A compiled backward graph. places: of each gradient in its outputs; read: which of its inputs it reads, or eager would."""
 
     call: Callable
     places: tuple[int | None, ...]
@@ -53,7 +54,8 @@ class TrainingProgram:
         self.plain = gm.forward
         self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
         self.autocast, self.casts = autocast_now(), autocast_state()
-        self.made: dict[frozenset[int], BackwardPass] = {}  # by which tangents are undefined
+        # by which tangents are undefined, and which gradients are not asked for
+        self.made: dict[tuple[frozenset[int], frozenset[int]], BackwardPass] = {}
         self.lock = threading.Lock()
         # (input, place of its gradient): an input that no result depends on is not followed; its history ends here
         self.grads = tuple(g for g in parts.grads if g[1] is not None) or parts.grads
@@ -63,13 +65,16 @@ class TrainingProgram:
         self.after = parts.results + parts.saved
         outs = parts.forward.outputs
         shown = [k for k in range(parts.saved) if outs[parts.results + k] in outs[: self.first]]
-        self.shown = frozenset(shown if self.first > 1 else ())  # saved values that are results as well
         self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
         self.outs = tuple(map(maker, parts.recipes))
         self.unused: Watched | None = Watched(info_of(gm).where)  # None: a call has gone backward, or enough are watched
-        self.watches = bool(self.first and (parts.kept.inputs or parts.kept.outputs))
+        self.watched = Versions(parts.kept, parts.saved_inputs)
+        self.watches = bool(self.first and (self.watched.inputs or self.watched.outputs))
         self.places = parts.saved + len(parts.saved_inputs)
-        self.freed = Freed(parts.kept, self.first, self.read_without)
+        at = {i: k for k, i in enumerate(parts.saved_inputs)}
+        self.freed = Freed(parts.kept, self.first, self.inputs, self.read_without, at)
+        self.whole = self.first == 1 and not self.freed.by_input  # what is saved is needed all at once
+        self.shown = frozenset(() if self.whole else shown)  # saved values that are results as well
 
     def __call__(self, *inputs: object) -> object:
         if torch.is_anomaly_enabled() or hooks_of(False) is not None:
@@ -92,7 +97,7 @@ class TrainingProgram:
                 made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
             found = tuple([out(made, inputs) for out in self.outs])
             if self.watches:
-                made[0].grad_fn.seen = self.parts.kept.seen(inputs, found)
+                made[0].grad_fn.seen = self.watched.seen(inputs, found)
         finally:
             torch._C._set_grad_enabled(grad)
         return found[0] if self.parts.single else found
@@ -107,28 +112,30 @@ class TrainingProgram:
             self.unused = None
 
     # ---- backward ----------------------------------------------------------------------------------------------------
-    def backward(self, missing: frozenset[int]) -> BackwardPass:
-        """The compiled backward graph without some tangents, built on first use."""
-        found = self.made.get(missing)
+    def backward(self, missing: frozenset[int], unwanted: frozenset[int]) -> BackwardPass:
+        """The compiled backward graph without some tangents and gradients, built on first use."""
+        key = missing, unwanted
+        found = self.made.get(key)
         if found is None:
             with self.lock:
-                if missing not in self.made:
+                if key not in self.made:
                     whole = self.parts.backward, tuple(range(len(self.parts.backward.outputs)))
-                    aten, places = without(self.parts, missing) if missing else whole
-                    self.made[missing] = BackwardPass(preserved(self.build, aten), places, read_inputs(aten))
-                found = self.made[missing]
+                    aten, places = without(self.parts, *key) if missing or unwanted else whole
+                    read = read_inputs(aten) | self.freed.looked_at(*key)
+                    self.made[key] = BackwardPass(preserved(self.build, aten), places, read)
+                found = self.made[key]
         return found
 
-    def saved_values(self, ctx: CompiledRegion, missing: frozenset[int]) -> Sequence[torch.Tensor]:
+    def saved_values(self, ctx: CompiledRegion, missing: frozenset[int], unwanted: frozenset[int]) -> Sequence[torch.Tensor]:
         """What the forward pass saved. Raises: RuntimeError where the program has written what this backward pass reads."""
         if not self.places:
             return ()
         if ctx.held is not None:
-            return ctx.held.checked(self.backward(missing).read)
-        raw = ctx._raw_saved_tensors if missing else ()
-        if not missing or any(x.unpack_hook is not None for x in raw):
+            return ctx.held.checked(self.backward(missing, unwanted).read)
+        raw = ctx._raw_saved_tensors if missing or unwanted else ()
+        if not raw or any(x.unpack_hook is not None for x in raw):
             return ctx.saved_tensors
-        read, known = self.backward(missing).read, ctx.saved_versions
+        read, known = self.backward(missing, unwanted).read, ctx.saved_versions
         if UNPACK is not None:
             return [UNPACK(x) if i in read else x.data for i, x in enumerate(raw)]
         if any(raw[i].data._version != known[i] for i in read if i < len(known)):
@@ -140,21 +147,31 @@ class TrainingProgram:
         self.unused = None
         one = self.first == 1 and tangents[0] is not None
         missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
-        if ctx.freed and not ctx.freed.isdisjoint(self.freed.results - missing):
-            raise RuntimeError(TWICE)
-        if not missing:  # else eager looks at what these outputs need only
-            check_unchanged(ctx.seen)
-        unreached = len(missing) == len(tangents)  # the results of a part of a graph that another part was not asked for
-        made = [None] * len(self.inputs) if unreached else self.computed(ctx, tangents, missing)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
-            if missing or ctx.held is not None or self.freed.spares:
-                self.let_go(ctx, missing)
+        frees = not torch._C._autograd._get_current_graph_task_keep_graph()
+        unwanted = not_asked_for(ctx, self.inputs) if self.freed.by_input and (frees or ctx.freed) else NONE
+        if ctx.freed & self.freed.by(missing, unwanted) or is_changed(ctx.seen):
+            unwanted = self.allowed(ctx, missing)
+        nothing = self.freed.leads_nowhere(missing, unwanted)
+        made = [None] * len(self.inputs) if nothing else self.computed(ctx, tangents, missing, unwanted)
+        if frees:
+            if missing or unwanted or ctx.held is not None or self.freed.spares:
+                self.let_go(ctx, self.freed.by(missing, unwanted))
             else:
                 ctx.freed, ctx.others = self.freed.by_all, None
         return made
 
+    def allowed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
+        """Looks at all that eager saves where the pass runs. Returns: what it is not for. Raises: RuntimeError as eager does."""
+        unwanted = not_asked_for(ctx, self.inputs)
+        inputs, outputs = self.watched.changed(ctx.seen)
+        inputs |= errors_of(ctx, self.parts.saved_inputs)
+        error = self.freed.refusal(self.freed.by(missing, unwanted), ctx.freed, inputs, outputs)
+        if error is not None:
+            raise error
+        return unwanted
+
     def computed(
-        self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None], missing: frozenset[int]
+        self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None], missing: frozenset[int], unwanted: frozenset[int]
     ) -> Sequence[torch.Tensor | None]:
         """The gradients, from the compiled graph where it can be used."""
         plain = self.only_through_torch(missing, tangents)
@@ -165,30 +182,36 @@ class TrainingProgram:
         if torch.is_grad_enabled():
             registry.count("fallbacks", "a backward pass runs through torch: it is differentiated again (create_graph=True)")
             return preserved(self.differentiable, ctx, tangents)
-        saved = self.saved_values(ctx, missing)
+        saved: Sequence[torch.Tensor] | None = None
+        with contextlib.suppress(RuntimeError):  # what was written may be of a part that this pass does not come to
+            saved = self.saved_values(ctx, missing, unwanted)
+        if saved is None:
+            unwanted = self.allowed(ctx, missing)
+            saved = self.saved_values(ctx, missing, unwanted)
         given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
-        back = self.backward(missing)
+        back = self.backward(missing, unwanted)
         made, places = back.call(*saved, *given, *ctx.numbers), back.places
         return [None if at is None or places[at] is None else made[places[at]] for _, at in self.grads]
 
-    def let_go(self, ctx: CompiledRegion, missing: frozenset[int]) -> None:
-        """Frees what eager frees after a backward pass without retain_graph; torch itself frees what the node saved."""
-        ctx.freed |= self.freed.by(missing)
-        if ctx.freed == self.freed.results:
+    def let_go(self, ctx: CompiledRegion, through: int) -> None:
+        """Frees what eager frees after a backward pass without retain_graph; torch itself frees what the node saved. through:
+        the holders that it ran through."""
+        ctx.freed |= through
+        left = self.freed.left(ctx.freed)
+        if left is None:
             ctx.held = ctx.others = None
             return
-        left = self.freed.left(ctx.freed)
         if left or self.applies:  # what a pass through torch reads
             left |= frozenset(range(len(self.parts.saved_inputs)))
         else:
             ctx.others = None
         if self.places:
-            inputs, single = len(self.parts.saved_inputs), self.first == 1
-            ctx.held = Held.of_node(ctx, left, inputs, single) if ctx.held is None else ctx.held.reduced(left)
+            inputs = len(self.parts.saved_inputs)
+            ctx.held = Held.of_node(ctx, left, inputs, self.whole) if ctx.held is None else ctx.held.reduced(left)
 
-    def read_without(self, missing: frozenset[int]) -> frozenset[int]:
-        """The places among what is saved that the backward graph without some tangents reads."""
-        return read_inputs(without(self.parts, missing)[0]).intersection(range(self.places))
+    def read_without(self, missing: frozenset[int], unwanted: frozenset[int]) -> frozenset[int]:
+        """The places among what is saved that the backward graph without some tangents and gradients reads."""
+        return read_inputs(without(self.parts, missing, unwanted)[0]).intersection(range(self.places))
 
     def only_through_torch(self, missing: frozenset[int], tangents: Sequence[torch.Tensor | None]) -> str:
         """Why a backward pass cannot use the compiled graph; "" where it can. missing: outputs that were not used."""
@@ -214,7 +237,7 @@ class TrainingProgram:
         return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)
 
     def differentiable(self, ctx: CompiledRegion, tangents: Sequence, create: bool = True) -> Sequence:
-        """The gradients from the traced graph, run again. create: autograd follows them."""
+        """The gradients that are asked for, from the traced graph, run again. create: autograd follows them."""
         if ctx.others is None:
             raise RuntimeError("Trying to backward through the graph a second time, after its inputs have been let go")
         parts = self.parts
@@ -231,6 +254,8 @@ class TrainingProgram:
         for i in parts.written:
             inputs[i] = inputs[i].detach().clone()
         leaves = [inputs[i].view_as(inputs[i]) for i in self.inputs]  # where this backward pass ends
+        unwanted = not_asked_for(ctx, self.inputs, FEW)
+        wanted = [leaf for i, leaf in zip(self.inputs, leaves) if i not in unwanted]
         inputs.update(zip(self.inputs, leaves))
         before = random_states() if parts.random else ()
         try:
@@ -246,7 +271,9 @@ class TrainingProgram:
         torch._C._set_grad_enabled(True)
         primals = [primal_of(k, parts.recipes, outs if not parts.single else (outs,)) for k in range(self.first)]
         pairs = [(p, t) for p, t in zip(primals, tangents) if t is not None]
-        return torch.autograd.grad([p for p, _ in pairs], leaves, [t for _, t in pairs], create_graph=create, allow_unused=True)
+        outputs, grads = [p for p, _ in pairs], [t for _, t in pairs]
+        made = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=create, allow_unused=True))
+        return [None if i in unwanted else next(made) for i in self.inputs]
 
 
 class CompiledRegion(torch.autograd.Function):
@@ -263,9 +290,9 @@ class CompiledRegion(torch.autograd.Function):
             values = [t.detach() if k in program.shown else t for k, t in enumerate(values)]
         ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *values)
         ctx.program, ctx.states, ctx.saved_versions = program, states, ()
-        if UNPACK is None and program.first > 1:
+        if UNPACK is None and not program.whole:
             ctx.saved_versions = [t._version for t in (*[inputs[i] for i in parts.saved_inputs], *values)]
-        ctx.seen, ctx.freed, ctx.held = (), frozenset(), None
+        ctx.seen, ctx.freed, ctx.held = (), 0, None
         ctx.numbers = made[program.after : program.after + parts.numbers]
         ctx.sizes = made[program.after + parts.numbers :]
         ctx.others = others = [inputs[i] for i in program.others]

@@ -1,4 +1,5 @@
-"""The backward graph for calls where some outputs were not used. Their tangents are undefined, which is not the same as zeros.
+"""The backward graph for calls where some outputs were not used, or not all gradients are asked for. The tangents of outputs
+that were not used are undefined, which is not the same as zeros.
 
 A backward pass is linear in what comes from its tangents. A call whose operands of that kind are all undefined is undefined
 itself and is left out. A sum with one undefined operand is its other operand. Any other call that mixes both gets zeros, as
@@ -12,25 +13,28 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Input, Out, OutputValue, base_of, check, renumbered
+from bytejit.codegen.aten.graph import Aten, Input, Out, OutputValue, base_of, check, positions, renumbered
 from bytejit.codegen.aten.rewrite import copy_graph, drop_dead
 from bytejit.common.spec import Spec, contiguous_stride
 
-from .partition import Parts, copied
+from .nodes import copied
+from .partition import Parts
 
 aten = torch.ops.aten
 
 
-def without(parts: Parts, missing: frozenset[int]) -> tuple[Aten, tuple[int | None, ...]]:
-    """The backward graph without the tangents `missing`, and for each of its gradients the place among the new graph's outputs,
-    None where it is undefined. The inputs stay as they are."""
+def without(parts: Parts, missing: frozenset[int], unwanted: frozenset[int] = frozenset()) -> tuple[Aten, tuple[int | None, ...]]:
+    """The backward graph without the tangents `missing` and the gradients of the inputs `unwanted`, and for each of its gradients
+    the place among the new graph's outputs, None where it is undefined. The inputs stay as they are."""
     graph = copy_graph(parts.backward.graph)
     nodes = list(graph.nodes)
     first = len(parts.saved_inputs) + parts.saved
     tangents = nodes[first : first + len(parts.tangents)]
     flat = list(nodes[-1].args[0])
     undefined, summed = _undefined(graph, tangents, {tangents[i] for i in missing})
-    left = [p for p, n in enumerate(flat) if n not in undefined]
+    dropped = {at for i, at in parts.grads if i in unwanted}
+    used = {p for at, out in enumerate(parts.backward.outputs) if at not in dropped for p in positions(out)}
+    left = [p for p, n in enumerate(flat) if n not in undefined and p in used]
     with graph.inserting_before(nodes[-1]):
         values = tuple(copied(graph, _other(flat[p], summed)) if flat[p] in summed else flat[p] for p in left)
     nodes[-1].args = (values,)
@@ -40,10 +44,11 @@ def without(parts: Parts, missing: frozenset[int]) -> tuple[Aten, tuple[int | No
     moved = {p: i for i, p in enumerate(left)}
     outs: list[Out] = []
     places: list[int | None] = []
-    for out in parts.backward.outputs:
+    for at, out in enumerate(parts.backward.outputs):
         base = base_of(out)
         gone = (
-            isinstance(base, OutputValue)
+            at in dropped
+            or isinstance(base, OutputValue)
             and base.position not in moved
             or isinstance(base, Input)
             and nodes[base.index] in undefined

@@ -16,6 +16,7 @@ from bytejit.codegen.aten.recorded_values import Root
 from bytejit.fake.tensor import Fake
 
 SAVED, RAW = "_saved_", "_raw_saved_"
+ACCUMULATES = "torch::autograd::AccumulateGrad"
 # kept up to date by the forward pass itself, which changes no version
 STATISTICS = ("running_mean", "running_var")
 TWICE = (
@@ -26,41 +27,86 @@ TWICE = (
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What eager saves: among a program's inputs and outputs. holders: of each node that saves something, the results that go
-    backward through it, without repeats."""
+class Holder:
+    """A node that saves something, or several alike. results: those that go backward through it, as bits; leads_to: the inputs
+    whose gradients go through it, as bits; inputs, outputs: those of the program whose memory it saves."""
 
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    holders: tuple[frozenset[int], ...] = ()
+    results: int
+    leads_to: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What eager saves. holders: in the order in which a backward pass comes to them, without repeats; reach: for each result the
+    inputs that a pass from it leads to, as bits."""
+
+    holders: tuple[Holder, ...] = ()
+    reach: tuple[int, ...] = ()
+
+
+class Versions:
+    """The inputs and outputs that eager saves and the compiled node does not. given: inputs that the node saves itself."""
+
+    def __init__(self, kept: Kept, given: Sequence[int]) -> None:
+        self.inputs = tuple(sorted({i for h in kept.holders for i in h.inputs}.difference(given)))
+        self.outputs = tuple(sorted({i for h in kept.holders for i in h.outputs}))
 
     def seen(self, inputs: Sequence, outputs: Sequence) -> tuple:
-        """Weak references to these tensors, with their versions."""
+        """Weak references to these tensors, with their versions. None stands for what has no version."""
         found = [inputs[i] for i in self.inputs] + [outputs[i] for i in self.outputs]
-        return tuple((weakref.ref(t), t._version) for t in found if not t.is_inference())
+        return tuple([None if t.is_inference() else (weakref.ref(t), t._version) for t in found])
+
+    def changed(self, seen: tuple) -> tuple[dict[int, RuntimeError], dict[int, RuntimeError]]:
+        """Eager's errors for the inputs and the outputs among these that were written since."""
+        errors = list(map(_error, seen))
+        inputs = {i: e for i, e in zip(self.inputs, errors) if e is not None}
+        return inputs, {i: e for i, e in zip(self.outputs, errors[len(self.inputs) :]) if e is not None}
 
 
-def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: Sequence) -> Kept:
-    """What the autograd nodes behind `primals` hold. flat: the program's outputs."""
-    stores: set[int] = set()
-    holders: dict[int, None] = {}
+def is_changed(seen: tuple) -> bool:
+    """Whether one of these was written since. Cost: a call for each."""
+    for row in seen:
+        if row is not None:
+            t = row[0]()
+            if t is not None and t._version != row[1]:
+                return True
+    return False
+
+
+def _error(row: tuple | None) -> RuntimeError | None:
+    t = None if row is None else row[0]()
+    return None if row is None or t is None or t._version == row[1] else changed_since(t, row[1])
+
+
+def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: Sequence, leaves: Sequence) -> Kept:
+    """What the autograd nodes behind `primals` hold. flat: the program's outputs; leaves: (input, its fake) of what needs a
+    gradient."""
+    by_store: dict[int, tuple[list[int], list[int]]] = {}
+    for i, root in enumerate(inputs):
+        if root is not None:
+            by_store.setdefault(id(root.store), ([], []))[0].append(i)
+    for i, x in enumerate(flat):
+        if type(x) is Fake and x.bound.root.index is None:
+            by_store.setdefault(id(x.m.store), ([], []))[1].append(i)
+    leads_to = _leading(primals, leaves)
+    holders: dict[Holder, None] = {}
     for node, results in _nodes(primals).items():
-        for name in dir(node):
-            if not name.startswith(RAW) or not _filled(node, name):
-                continue
-            holders[results] = None
-            if not name.endswith(STATISTICS) and not _hooked(node, name):
-                stores |= set(map(id, _stores(node, SAVED + name.removeprefix(RAW))))
-    return Kept(
-        tuple(i for i, root in enumerate(inputs) if root is not None and root.version > 0 and id(root.store) in stores),
-        tuple(i for i, x in enumerate(flat) if type(x) is Fake and x.bound.root.index is None and id(x.m.store) in stores),
-        tuple(frozenset(k for k in range(len(primals)) if bits >> k & 1) for bits in holders),
-    )
+        names = [n for n in dir(node) if n.startswith(RAW) and _filled(node, n)]
+        if not names:
+            continue
+        watched = [n for n in names if not n.endswith(STATISTICS) and not _hooked(node, n)]
+        stores = {id(s) for n in watched for s in _stores(node, SAVED + n.removeprefix(RAW))}
+        found = [by_store[s] for s in stores if s in by_store]
+        ins, outs = ({i for row in found for i in row[side]} for side in (0, 1))
+        holders[Holder(results, leads_to[node], tuple(sorted(ins)), tuple(sorted(outs)))] = None
+    return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals))
 
 
-def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
-    """The nodes behind the results, and for each the results that go backward through it, as bits."""
-    order: dict[torch.autograd.graph.Node, None] = {}  # each after those that follow it
+def _ordered(primals: Sequence[Fake]) -> list[torch.autograd.graph.Node]:
+    """The nodes behind the results, each after those that follow it."""
+    order: dict[torch.autograd.graph.Node, None] = {}
     seen = {None}
     stack = [(p.grad_fn, False) for p in primals]
     while stack:
@@ -71,6 +117,13 @@ def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
             seen.add(node)
             stack.append((node, True))
             stack += [(following, False) for following, _ in node.next_functions]
+    return list(order)
+
+
+def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
+    """The nodes behind the results, in the order in which torch's engine comes to them, and for each the results that go backward
+    through it, as bits."""
+    order = _ordered(primals)
     found = dict.fromkeys(order, 0)
     for k, p in enumerate(primals):
         found[p.grad_fn] |= 1 << k
@@ -78,6 +131,19 @@ def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
         for following, _ in node.next_functions:
             if following is not None:
                 found[following] |= found[node]
+    return {n: found[n] for n in sorted(order, key=lambda n: n._sequence_nr(), reverse=True)}
+
+
+def _leading(primals: Sequence[Fake], leaves: Sequence) -> dict[torch.autograd.graph.Node, int]:
+    """The nodes behind the results, and for each the inputs that a pass through it leads to, as bits."""
+    at = {leaf.grad_fn: 1 << i for i, leaf in leaves if leaf.grad_fn is not None}
+    leaf_at = {id(leaf): 1 << i for i, leaf in leaves if leaf.grad_fn is None}
+    found: dict[torch.autograd.graph.Node, int] = {}
+    for node in _ordered(primals):
+        own = leaf_at.get(id(node.variable), 0) if node.name() == ACCUMULATES else at.get(node, 0)
+        for following, _ in node.next_functions:
+            own |= found.get(following, 0)
+        found[node] = own
     return found
 
 
@@ -112,14 +178,6 @@ def _stores(node: torch.autograd.graph.Node, name: str) -> Iterator:
     for x in held if isinstance(held, (list, tuple)) else (held,):
         if type(x) is Fake:
             yield x.m.store
-
-
-def check_unchanged(seen: tuple) -> None:
-    """Raises: RuntimeError, as eager does, where one of these was written since."""
-    for ref, version in seen:
-        t = ref()
-        if t is not None and t._version != version:
-            raise changed_since(t, version)
 
 
 def changed_since(t: torch.Tensor, version: int) -> RuntimeError:

@@ -81,6 +81,8 @@ TORCH = (
         without="versions of what is saved are noted and compared here",
     ),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
+    *_rows("which gradients a backward pass is for", "_will_engine_execute_node"),
+    *_rows("in which order a backward pass comes to what eager saved", "_sequence_nr", "torch.autograd.graph.Node."),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
     *_rows("which backward pass computes a checkpointed part again", "_current_graph_task_id"),
     *_rows("whether torch lets a backward pass go through a reentrant checkpoint", "_is_checkpoint_valid", "torch.autograd."),
