@@ -28,6 +28,7 @@ from bytejit.runtime.rollback import random_states
 
 from .freed import UNPACK, Freed, Held, errors_of, not_asked_for
 from .joint import Given, JointView, Made, Recipe
+from .leaf_order import arranged
 from .partition import Parts
 from .undefined import without
 from .unused import Watched
@@ -58,8 +59,9 @@ class TrainingProgram:
         self.made: dict[tuple[frozenset[int], frozenset[int]], BackwardPass] = {}
         self.lock = threading.Lock()
         # (input, place of its gradient): an input that no result depends on is not followed; its history ends here
-        self.grads = tuple(g for g in parts.grads if g[1] is not None) or parts.grads
-        self.inputs = tuple(i for i, _ in self.grads)
+        grads = dict([g for g in parts.grads if g[1] is not None] or parts.grads)
+        self.inputs = tuple(arranged(list(grads), parts.kept.order))
+        self.grads = tuple((i, grads[i]) for i in self.inputs)
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
         self.first = len(parts.tangents)  # results that autograd does not follow begin here
         self.after = parts.results + parts.saved

@@ -15,8 +15,9 @@ import torch
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.fake.tensor import Fake
 
+from .leaf_order import ACCUMULATES, order_of_leaves
+
 SAVED, RAW = "_saved_", "_raw_saved_"
-ACCUMULATES = "torch::autograd::AccumulateGrad"
 # kept up to date by the forward pass itself, which changes no version
 STATISTICS = ("running_mean", "running_var")
 TWICE = (
@@ -40,10 +41,11 @@ class Holder:
 @dataclass(frozen=True)
 class Kept:
     """What eager saves. holders: in the order in which a backward pass comes to them, without repeats; reach: for each result the
-    inputs that a pass from it leads to, as bits."""
+    inputs that a pass from it leads to, as bits; order: the inputs that are leaves, as it comes to them."""
 
     holders: tuple[Holder, ...] = ()
     reach: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
 
 
 class Versions:
@@ -101,7 +103,7 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
         found = [by_store[s] for s in stores if s in by_store]
         ins, outs = ({i for row in found for i in row[side]} for side in (0, 1))
         holders[Holder(results, leads_to[node], tuple(sorted(ins)), tuple(sorted(outs)))] = None
-    return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals))
+    return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals), order_of_leaves(primals, leaves))
 
 
 def _ordered(primals: Sequence[Fake]) -> list[torch.autograd.graph.Node]:
