@@ -115,7 +115,8 @@ def compile_entry(
     args = "" if star else ", ".join(at.source(s) for s in inputs)
     tail = body if isinstance(body, str) else body(at)
     table = None
-    needed = {name for s, name in at.locals.items() if s not in only_looked_at}
+    let_go = set(only_looked_at)
+    needed = {name for s, name in at.locals.items() if s not in let_go}
     done_with = dict.fromkeys(at.locals[s] for s in only_looked_at if s in at.locals and at.locals[s] not in needed)
     if done_with:
         at.lines.append(f"{' = '.join(done_with)} = None")
