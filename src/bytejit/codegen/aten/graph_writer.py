@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.codegen.aten.recorded_values import Bound, Root, hashable
+from bytejit.fake.rules.core import FakeStorage
 from bytejit.fake.tensor import Fake, as_made, fake_like, fake_of_spec, infer, spec_of
 from bytejit.shapes import symbols
 
@@ -40,6 +41,7 @@ class GraphWriter(TorchDispatchMode):
         self.where = None
         self.decompositions = decompositions
         self.inputs: list[Root | None] = []
+        self.of_store: dict[FakeStorage, list[Root]] = {}  # inputs by their storage
         self.constants: list[torch.Tensor] = []
         self.known: dict[int, Fake] = {}
         self.kept: list[torch.Tensor] = []
@@ -63,6 +65,7 @@ class GraphWriter(TorchDispatchMode):
         node.meta["spec"] = root.spec
         fake.bound = Bound(root)
         self.inputs.append(root)
+        self.of_store.setdefault(root.store, []).append(root)
 
     def _placeholder(self, name: str) -> torch.fx.Node:
         after = self.last_placeholder
@@ -227,7 +230,7 @@ class GraphWriter(TorchDispatchMode):
         """Give a fake's storage a new value through it."""
         bound = fake.bound
         root = bound.root
-        if root.index is not None and any(r is not None and r is not root and root.meets(r) for r in self.inputs):
+        if root.index is not None and any(r is not root and root.meets(r) for r in self.of_store[root.store]):
             raise CannotNormalise("a write into an input that shares memory with another input")
         if root.lazy is not None or root.read_lazily:
             raise CannotNormalise("a write into memory that is conjugated or negated when it is read")
