@@ -15,7 +15,7 @@ import operator
 import re
 import textwrap
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 
 import pytest
 
@@ -243,6 +243,91 @@ int("12", 99)
 int(1.5, 2)
 int([])
 complex("1+")
+sorted({"b": 1, "a": n}.items(), key=lambda kv: kv[1])
+Counter("abca") + Counter(a=n)
+Counter("abca") - Counter(a=n)
+Counter([1, n, 1]).most_common()
+-Counter(a=n, b=-1)
+Counter("aab")["z"]
+Counter("ab") <= Counter("aab")
+Counter("ab").total()
+Counter("ab").subtract("a")
+list(Counter(a=n).elements())
+Counter(a=1) | {"b": 2}
+OrderedDict(a=1, b=n) == OrderedDict(b=n, a=1)
+OrderedDict(a=1, b=n) == dict(b=n, a=1)
+OrderedDict(a=1) | {"b": n}
+list(reversed(OrderedDict(a=1, b=n).values()))
+OrderedDict([("a", 1)]).pop("z", n)
+OrderedDict([("a", 1)]).pop("z")
+deque([1, n, 2]).rotate(1)
+deque([1, n]) + deque([2])
+deque([1, n]) * 2
+deque([1, n]) < deque([1, 9])
+deque([1, n])[5]
+deque([1, n], 1).appendleft(5)
+deque([1, n]).index(n, 1)
+deque([1, n, 1]).remove(7)
+deque([1, n])[0:1]
+ChainMap({"a": 1}, {"a": n, "b": 2})["b"]
+len(ChainMap({"a": 1}, {"b": n}))
+ChainMap({"a": 1}).new_child({"a": n}).maps
+dict(ChainMap({"a": 1}, {"b": n}))
+ChainMap({})["q"]
+{"a": 1}.keys() | {"b"}
+{"a": 1}.keys() & "ab"
+{"a": n}.items() - {("a", 1)}
+{"a": n}.items() == {"a": n}.items()
+{"a": n}.values() == {"a": n}.values()
+{"a": 1}.keys() < {"a", "b"}
+"a" in {"a": n}.keys()
+("a", n) in {"a": n}.items()
+n in {"a": n}.values()
+list({"a": 1, "b": n}.items())[-1]
+dict({"a": n}.items())
+next(iter({"a": n}.items()))
+f"{n:>5}|{n:<5}|{n:^5}|{n:05}|{n:+}|{n: }|{n:,}|{n:_}|{n:b}|{n:o}|{n:x}|{n:X}|{n:#b}|{n:e}|{n:.2f}|{n:g}|{n:%}|{n:c}|{n:n}"
+"%5d|%-5d|%05d|%+d|%x|%#x|%o|%e|%.2f|%g|%c|%s|%r|%%" % ((n,) * 13)
+n / 0
+n // 0
+n % 0
+isinstance(n, (int, str)), isinstance(True, int), issubclass(bool, int), isinstance(x, object), isinstance(None, type(None))
+isinstance(n, [int])
+heapq.heappushpop([1, 2], n), heapq.nsmallest(2, [3, 1, n])
+heapq.heappop([])
+"ab" & {"a": n}.keys()
+[1, "a"] - {"a": n}.keys()
+{"a": n}.keys() - ["a"]
+{"a": n}.keys() ^ ("b",)
+{"a": n}.keys() | iter(["b"])
+{"a": n}.items() & [("a", n)]
+{"a": n}.values() & {1}
+{"a": n}.values() | [1]
+{"a": n}.keys() & frozenset("ab")
+{"a": n}.keys() & {"a": 1}
+{"a": n}.keys() & 5
+5 - {"a": n}.keys()
+{"a": n}.keys() & x.shape
+{"a": n}.values() < {"a": n}.values()
+{"a": n}.values() == {1}
+{1: 2}.keys() == {1}
+{1: 2}.keys() == [1]
+{1: 2}.keys() < [1]
+heapq.heapreplace([], n)
+heapq.heappushpop([], n)
+isinstance(n, (int, [str]))
+isinstance(n, (str, [int]))
+isinstance(n, ((str,), (int,)))
+issubclass(int, [int])
+isinstance(n, {int})
+isinstance(n, "int")
+n % 0.0
+n / 0.0
+n // 0.0
+divmod(n, 0)
+pow(n, -1, 0)
+(-n) ** 0.5
+0 ** -n
 round(x)
 round(x, 2)
 ",".join(O())

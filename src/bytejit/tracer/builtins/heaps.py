@@ -25,6 +25,8 @@ def heappush(heap: list, item: Any) -> None:
 
 @replaces(heapq.heappop)
 def heappop(heap: list) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
     last = heap.pop()
     if not heap:
         return last
@@ -35,6 +37,8 @@ def heappop(heap: list) -> Any:
 
 @replaces(heapq.heapreplace)
 def heapreplace(heap: list, item: Any) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
     first, heap[0] = heap[0], item
     heapq._siftup(heap, 0)  # type: ignore[attr-defined]
     return first
@@ -63,6 +67,8 @@ def heappush_max(heap: list, item: Any) -> None:
 
 @replaces(*newer(heapq, "heappop_max"))
 def heappop_max(heap: list) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
     last = heap.pop()
     if not heap:
         return last
@@ -73,6 +79,8 @@ def heappop_max(heap: list) -> Any:
 
 @replaces(*newer(heapq, "heapreplace_max"))
 def heapreplace_max(heap: list, item: Any) -> Any:
+    if not heap:
+        raise IndexError("index out of range")
     first, heap[0] = heap[0], item
     heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
     return first

@@ -67,7 +67,7 @@ def issubclass_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
-    if isinstance(classes, SeqVar):
+    if isinstance(classes, SeqVar) and issubclass(classes.cls, tuple):
         return any(_is_a(t, cls, t.values.real(c), hook, subject) for c in classes.items)
     of = t.as_class(classes)
     if of is None:

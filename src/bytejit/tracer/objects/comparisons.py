@@ -126,7 +126,7 @@ class Comparisons(Component):
             else v
             for v in (a, b)
         )
-        if isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
+        if all(isinstance(v, SetVar) or isinstance(v, DictView) and v.kind != "values" for v in (a, b)):
             left, right = frozenset(self.t.subscripts.as_set(a).items), frozenset(self.t.subscripts.as_set(b).items)
             return self.t.values.constant(COMPARISONS[name](left, right))
         if name in ("eq", "ne") and isinstance(a, SliceVar) and isinstance(b, SliceVar):

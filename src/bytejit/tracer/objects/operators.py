@@ -172,14 +172,8 @@ class Operators(Component):
                 return self.shorten(SeqVar(seq.items * n.obj, seq.cls, maxlen=seq.maxlen))
         if isinstance(a, Known) and type(a.obj) in (str, bytes) and name == "mod":
             return self.format_percent(a, b)
-        if name in SET_OPERATIONS and isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
-            operands: list[Var] = [self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)]
-            result = expect(self.t.calls.call_python(getattr(set, SET_OPERATIONS[name]), operands), SetVar)
-            if in_place and isinstance(a, SetVar) and a.cls is set and isinstance(b, SetVar):
-                self.t.touch(a)
-                a.items = result.items
-                return a
-            return SetVar(result.items, a.cls if isinstance(a, SetVar) and isinstance(b, SetVar) else set)
+        if name in SET_OPERATIONS and (found := self._sets(name, a, b, in_place)) is not None:
+            return found
         if name == "or" and isinstance(a, DictVar) and isinstance(b, DictVar):
             if not in_place and b.cls is not a.cls and issubclass(b.cls, a.cls):  # its __ror__ comes first
                 self.t.values.complete(a)
@@ -191,6 +185,23 @@ class Operators(Component):
             self.t.calls.call_python(dict.update, [made, b])
             return made
         return None
+
+    def _sets(self, name: str, a: Var, b: Var, in_place: bool) -> Var | None:
+        """An operation of sets: of two of them, or of a view of keys or items and anything to iterate. None for other values."""
+        like_sets = [isinstance(v, SetVar) or isinstance(v, DictView) and v.kind != "values" for v in (a, b)]
+        if not all(like_sets):
+            other = b if like_sets[0] else a
+            if not any(isinstance(v, DictView) and like for v, like in zip((a, b), like_sets)):
+                return None
+            if isinstance(other, (InstanceVar, TensorVar)):  # may have an operator of its own
+                raise Break("a view of a dict combined with an instance")
+        operands: list[Var] = [self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)]
+        result = expect(self.t.calls.call_python(getattr(set, SET_OPERATIONS[name]), operands), SetVar)
+        if in_place and isinstance(a, SetVar) and a.cls is set and isinstance(b, SetVar):
+            self.t.touch(a)
+            a.items = result.items
+            return a
+        return SetVar(result.items, a.cls if isinstance(a, SetVar) and isinstance(b, SetVar) else set)
 
     def _sizes_added(self, a: SeqVar, b: SeqVar) -> SeqVar:
         """A torch.Size and a tuple, in either order: a torch.Size, where all are numbers."""

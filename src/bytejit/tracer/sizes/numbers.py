@@ -89,10 +89,8 @@ class SymbolicNumbers(Component):
             if function in OF_INTEGERS and any(isinstance(r, (float, torch.SymFloat)) for r in real):
                 raise TypeError
             return self.number(self.computed(function, real))
-        except TypeError:  # the text names the types
+        except (ArithmeticError, ValueError, TypeError):  # Python's own words
             return self.t.operators.fold(function, *map(_now, real))
-        except (ArithmeticError, ValueError) as e:
-            raise self.t.raised(e) from None
 
     def computed(self, function: Callable, numbers: list) -> Any:
         """function(*numbers), of which some are symbolic. A float is computed as Python does."""
