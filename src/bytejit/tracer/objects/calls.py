@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import reprlib
 import types
 import weakref
 from collections.abc import Callable
@@ -50,6 +52,8 @@ from .reachable import surely_held
 
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
+# what keeps the repr of a dataclass, or of the library's containers, from asking itself
+REPR_ONCE = (dataclasses.make_dataclass("_Sample", ()).__repr__.__code__, reprlib.recursive_repr()(repr).__code__)
 SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares its own compiler some of its Python: not us
 
 
@@ -98,6 +102,8 @@ class Calls(Component):
                 return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
             if fn.code is SPARED and special_cases.TORCH.made(fn.real):
                 return self.call(fn.closure[fn.code.co_freevars.index("fn")].content, args, kwargs)
+            if fn.code in REPR_ONCE and (found := self._repr_once(fn, args, kwargs)) is not None:
+                return found
             reason = self.t.not_inlined(fn.real)
             if reason:
                 inner = getattr(fn.real, "_torchdynamo_orig_callable", None)  # torch wraps some of its own, once asked
@@ -111,6 +117,16 @@ class Calls(Component):
             elif (found := single_dispatch.dispatched(self.t, fn, args, kwargs)) is not None:
                 return found
         return self.inline(fn, args, kwargs)
+
+    def _repr_once(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """A repr that says "..." where it is asked within itself, taken for what it is around: an object that is within itself
+        is not, it breaks the graph when it is too deep. None where a repr runs outside of the region, which only code of a
+        repr sees."""
+        inside = {name: cell.content for name, cell in zip(fn.code.co_freevars, fn.closure)}
+        running, function = inside.get("repr_running"), inside.get("user_function")
+        if running is None or function is None or self.t.subscripts.length(running):
+            return None
+        return self.call(function, args, kwargs)
 
     def inline(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Run a Python function's body in the trace; a generator function gives a suspended GenVar."""
