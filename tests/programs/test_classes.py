@@ -1642,3 +1642,32 @@ def test_members_of_an_enumeration_of_texts():
         return x, [k.value for k in Kind], list(reversed(Kind)), len(Kind)
 
     return f
+
+
+@program(F(3), Turn(3, 1))
+def test_what_numbers_are_made_of():
+    """int(), float(), complex() and indices of objects: by which method, and what it may return"""
+
+    class Small(int):
+        pass
+
+    class Said:
+        def __init__(self, value):
+            self.value = value
+
+    kinds = [
+        type(name, (Said,), {name: lambda self: self.value}) for name in ("__int__", "__index__", "__float__", "__complex__")
+    ]
+
+    def f(x, n):
+        found = []
+        for of in kinds:
+            for value in (n, 1.5, 2j, "a", None, True, Small(2)):
+                for make in (int, float, complex, range, lambda v: [1, 2, 3, 4][v], lambda v: [1, 2][v:]):
+                    try:
+                        found.append(make(of(value)))
+                    except (TypeError, IndexError) as e:
+                        found.append(str(e))
+        return x * n, found
+
+    return f

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from .harness import F, Sign, case, make_case, program, run_case
+from .harness import F, Sign, Turn, case, make_case, program, run_case
 
 
 def count_up(x, n):
@@ -738,3 +738,40 @@ def test_containers_with_a_length_of_their_own():
         )
 
     return f, lambda: seen
+
+
+@program(F(3), Turn(3, 1, 2))
+def test_changed_while_iterated():
+    """A set or deque that grows or shrinks while it is iterated: Python's error, and again at the next step"""
+    held, row = {1, 2}, collections.deque([1, 2])
+
+    def f(x, n):
+        found, s = [], {1, n}
+        for change in (
+            lambda: [s.add(v + 100) for v in s],
+            lambda: [s.discard(v) for v in s],
+            lambda: [held.add(n + 50) for v in held],
+            lambda: [row.append(v) for v in row],
+            lambda: [row.popleft() for v in row],
+        ):
+            try:
+                found.append(change())
+            except RuntimeError as e:
+                found.append(str(e))
+        it = iter(s)
+        next(it)
+        s.add(-1)
+        for _ in range(2):
+            try:
+                next(it)
+            except RuntimeError as e:
+                found.append(str(e))
+        row.extend([1, 2])
+        for i, v in enumerate(row):
+            row[i] = v + 1
+        it = iter(s)
+        list(it)
+        s.add(-5)
+        return x * n, found, next(it, "end"), len(s), list(row)
+
+    return f, lambda: (held, row)

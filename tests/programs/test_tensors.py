@@ -723,3 +723,13 @@ def test_size_and_what_is_no_number(x, n):
         except TypeError as e:
             said.append(str(e))
     return x * 2, said
+
+
+@case(F(4), Turn(3, 1, 2), graphs=1)
+def test_types_of_one_dtype(x, n):
+    """isinstance(x, torch.LongTensor) and its like"""
+    i, types = torch.tensor(n), (torch.LongTensor, torch.FloatTensor)
+    found = [
+        isinstance(v, of) for v in (x, i, n, x.double(), torch.nn.Parameter(x), i > 1) for of in (*types, types, torch.BoolTensor)
+    ]
+    return x * 2, found

@@ -39,6 +39,9 @@ def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(bool(args) and t.comparisons.truth(args[0]))
 
 
+SAY: dict[str, type] = {"__int__": int, "__index__": int, "__float__": float, "__complex__": complex}
+
+
 def _number(cls: type, special: tuple[str, ...]) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if args and type(args[0]) is TensorArrayVar and t.traced_arrays.tensor(args[0]).fake.dim() == 0:
@@ -53,7 +56,10 @@ def _number(cls: type, special: tuple[str, ...]) -> None:
             else:
                 for name in special:
                     if t.attributes.of_class(v.cls, name) is not None:
-                        return t.calls.call(t.attributes.special(v, name), [], {})
+                        said = t.values.real(t.calls.call(t.attributes.special(v, name), [], {}))
+                        if t.type_of(said) is not SAY.get(name):  # an error, or a warning, in words of Python's own
+                            raise Break(f"what {v.cls.__name__}.{name} returned")
+                        return said if SAY[name] is cls else MODELS[cls](t, [said], {})
         try:
             make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
             return t.operators.fold(make, *(to_python(t, a) for a in args))

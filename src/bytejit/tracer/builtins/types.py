@@ -66,6 +66,18 @@ def issubclass_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(_is_a(t, cls, args[1], "__subclasscheck__", args[0]))
 
 
+OF_ONE_DTYPE = type(torch.FloatTensor)
+
+
+def _of_dtype(v: Var, of: type) -> bool:
+    """Whether a value is a tensor of the dtype and device that a type such as torch.LongTensor stands for."""
+    if not isinstance(v, TensorVar):
+        return False
+    if v.fake.device.type != "cpu" or v.fake.layout is not torch.strided:
+        raise Break(f"a check for a {of.__name__} of a tensor that is not in the CPU's memory")
+    return isinstance(torch.empty(0, dtype=v.fake.dtype), of)
+
+
 def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
     if isinstance(classes, SeqVar) and issubclass(classes.cls, tuple):
         return any(_is_a(t, cls, t.values.real(c), hook, subject) for c in classes.items)
@@ -79,6 +91,8 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
             except TypeError as e:
                 raise t.raised(TypeError(str(e).replace(*NO_CLASS)) if hook == "__instancecheck__" else e) from None
         raise t.raised(TypeError(f"{NO_CLASS[hook == '__instancecheck__']}, or a union"))
+    if type(of) is OF_ONE_DTYPE and hook == "__instancecheck__":
+        return _of_dtype(t.values.real(subject), of)
     if type(of) is not type and any(c in WRITTEN for c in MRO(of)):
         raise Break("a class check against a class that the region changed")
     check, owner = class_lookup(type(of), hook)

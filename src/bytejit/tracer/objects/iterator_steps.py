@@ -11,6 +11,9 @@ from bytejit.tracer.core.values import NONE, Known, SeqVar, Var
 
 def _seq(t: Tracer, s: dict[str, Any]) -> Var | None:
     seq = s["seq"]
+    if "size" in s and len(s["of"].items) != s["size"]:
+        s["size"] = -1  # and so it stays
+        raise t.raised(RuntimeError(s["words"]))
     if s["at"] >= len(seq.items):
         return None
     s["at"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
 from collections.abc import Callable, Iterator
@@ -72,6 +73,9 @@ class Iteration(Component):
         v = self.t.values.real(v)
         if isinstance(v, (IterVar, GenVar)):
             return v
+        if isinstance(v, SeqVar) and v.cls is collections.deque:
+            state = {"seq": v, "at": 0, "of": v, "size": len(v.items), "words": "deque mutated during iteration"}
+            return IterVar("seq", state, self.t.limits.steps)
         if isinstance(v, SeqVar):
             return IterVar("seq", {"seq": v, "at": 0}, self.t.limits.steps)
         if isinstance(v, (DictVar, DictView)):
@@ -86,7 +90,14 @@ class Iteration(Component):
                 if v.real is not None
                 else self.set_order(v)
             )
-            return IterVar("seq", {"seq": SeqVar(items, list), "at": 0}, self.t.limits.steps)
+            state = {
+                "seq": SeqVar(items, list),
+                "at": 0,
+                "of": v,
+                "size": len(v.items),
+                "words": "Set changed size during iteration",
+            }
+            return IterVar("seq", state, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
             return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):

@@ -57,9 +57,12 @@ class Subscripts(Component):
                 return self.index(known)
             raise Break("a tensor's value used as an index")
         if isinstance(v, InstanceVar):
-            return self.index(
-                v.base if isinstance(v.base, Known) else self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {})
-            )
+            said = v.base
+            if not isinstance(said, Known):
+                said = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {}))
+                if not issubclass(self.t.type_of(said), int):
+                    raise self.t.raised(TypeError(f"__index__ returned non-int (type {self.t.type_of(said).__name__})"))
+            return self.index(said)
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
 
     def real_slice(self, v: SliceVar) -> builtins.slice:
