@@ -882,3 +882,22 @@ def test_an_out_that_gets_another_shape_is_inferred_once(name: str) -> None:
         x = torch.arange(float(n * n)).reshape(n, n)
         ours, plain = x.clone(), x.clone()
         assert torch.equal(compiled(ours), f(plain)) and torch.equal(ours, plain)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 0, 2)])
+def test_kron_lies_in_memory_as_eagers(order: tuple) -> None:
+    """Also where eager refuses the layout"""
+
+    def made(f: Callable, a: torch.Tensor, b: torch.Tensor) -> tuple:
+        try:
+            return (k := f(a, b)).stride(), k
+        except RuntimeError as e:
+            return str(e), torch.zeros(())
+
+    compiled = bytejit.compile(lambda a, b: torch.kron(a, b), backend="eager", dynamic=True)
+    for n in (4, 6):
+        a, b = torch.randn(3, n, 5).permute(order), torch.randn(2, n, 3)
+        for other in (b, b.permute(order), b[:, ::2]):
+            ours, plain = made(compiled, a, other), made(torch.kron, a, other)
+            assert ours[0] == plain[0]
+            torch.testing.assert_close(ours[1], plain[1])

@@ -168,6 +168,8 @@ def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> torch.Tensor 
 def _kron(a: Any, b: Any) -> torch.Tensor | None:
     if not isinstance(a, Fake) or not isinstance(b, Fake) or a.requires_grad or b.requires_grad:
         return None  # under autograd it is made of others
+    if not a.is_contiguous() or not b.is_contiguous():
+        return None  # eager lays it out as a product with broadcasting, or refuses to
     rank = max(a.dim(), b.dim())
     left, right = ((1,) * (rank - x.dim()) + x.m.shape for x in (a, b))
     return make(new(tuple(m * n for m, n in zip(left, right)), None, torch.result_type(a, b), a.m.device))
