@@ -96,3 +96,30 @@ def test_an_index_made_behind_the_cut(backend):
     x = leaf(3, 4)
     for want, got in zip(f(x), bytejit.compile(f, backend=backend)(x), strict=True):
         torch.testing.assert_close(want, got)
+
+
+@pytest.mark.parametrize("anomaly", [False, True])
+def test_each_part_has_the_casts_of_the_block_around_it(backend: str, anomaly: bool) -> None:
+    """Autocast that the function itself turns on, and off again in the last part"""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = x.exp()
+            v = h @ h
+            with torch.autocast("cpu", enabled=False):
+                w = h @ x
+            u = v @ h
+        return h, v, w, u, h @ x
+
+    def run(f: object) -> list:
+        x = (torch.arange(9.0).reshape(3, 3) / 9).requires_grad_()
+        with torch.autograd.set_detect_anomaly(anomaly):
+            made = f(x)
+            sum(t.float().square().sum() for t in made).backward()
+        return [*made, x.grad]
+
+    compiled = bytejit.compile(f, backend=backend)
+    for ours, plain in zip(run(compiled), run(f)):
+        assert ours.dtype is plain.dtype
+        torch.testing.assert_close(ours, plain, rtol=2e-2, atol=2e-2)
+    assert not torch.is_autocast_enabled("cpu")

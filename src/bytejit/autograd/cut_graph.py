@@ -14,12 +14,14 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.common.ambient import preserved
 from bytejit.common.gradients import gradients, leaf_gradients
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.shapes import symbols
 
 SET_GRAD = torch._C._set_grad_enabled
+AUTOCAST = (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled)
 PASSES = (gradients, leaf_gradients)
 
 
@@ -57,7 +59,8 @@ def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
     for k, group in enumerate(groups):
         later = [i for g in groups[k + 1 :] for n in g for i in n.all_input_nodes]
         outputs = dict.fromkeys(n for n in (*wanted, *later) if n in group)
-        parts.append(part_of(gm, group, list(outputs), mode))
+        casts = [n for g in groups[:k] for n in g if n.target in AUTOCAST]
+        parts.append(part_of(gm, group, list(outputs), mode, casts))
         mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
     return parts
 
@@ -101,9 +104,12 @@ def numbers_for(calls: Sequence[fx.Node]) -> list[fx.Node]:
     return [n for n in calls[0].graph.nodes if n in found] if found else []
 
 
-def part_of(gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool) -> CutPart:
-    """The calls as a graph of their own. mode: whether gradients are on at its start."""
-    plain, calls = calls[0].target in PASSES, [*numbers_for(calls), *calls]
+def part_of(
+    gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool, casts: Sequence[fx.Node]
+) -> CutPart:
+    """The calls as a graph of their own. mode: whether gradients are on at its start. casts: the calls before it that set
+    autocast, which are made again."""
+    plain, calls = calls[0].target in PASSES, [*casts, *numbers_for(calls), *calls]
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     numbers = [n for n in placeholders if symbols.is_symbolic(n.meta.get("val"))]  # shapes may have any of them
@@ -135,6 +141,10 @@ def joined(gm: fx.GraphModule, parts: Sequence[CutPart], made: Sequence[Callable
     names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
     wanted = list(gm.graph.nodes)[-1].args[0]
     single = not isinstance(wanted, (tuple, list))
+    casts = any(n.target in AUTOCAST for n in gm.graph.nodes)
+
+    def restoring(*inputs: object) -> object:
+        return preserved(call, *inputs)  # a part that torch runs leaves autocast as it is at the part's end
 
     def call(*inputs: object) -> object:
         known = dict(zip(names, inputs))
@@ -143,4 +153,4 @@ def joined(gm: fx.GraphModule, parts: Sequence[CutPart], made: Sequence[Callable
         found = tuple(known[n.name] if isinstance(n, fx.Node) else n for n in ((wanted,) if single else wanted))
         return found[0] if single else found
 
-    return call
+    return restoring if casts else call
