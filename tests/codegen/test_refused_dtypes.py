@@ -127,6 +127,34 @@ def test_refused_as_in_eager(name: str, dtype: torch.dtype) -> None:
             assert refusal(bytejit.compile(f, backend="aot_eager"), x) == want
 
 
+OF_BOOLS: dict[str, Callable] = {
+    "clamp": lambda x: x.clamp(x, x),
+    "clamp_one": lambda x: x.clamp(min=x),
+    "pow": lambda x: x**x,
+    "pow_number": lambda x: x**2,
+    "pow_bool": lambda x: torch.pow(x, True),
+    "div_trunc": lambda x: torch.div(x, x, rounding_mode="trunc"),
+    "div_floor": lambda x: torch.div(x, x, rounding_mode="floor"),
+    "div_number": lambda x: torch.div(x, True, rounding_mode="floor"),
+    "div": lambda x: torch.div(x, x),
+    "linspace": lambda x: torch.linspace(0, 1, x.shape[0], dtype=x.dtype),
+    "arange": lambda x: torch.arange(x.shape[0], dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("name", OF_BOOLS)
+def test_bools_are_refused_as_in_eager(name: str) -> None:
+    op = OF_BOOLS[name]
+
+    def unread(x: torch.Tensor) -> torch.Tensor:
+        op(x.clone())
+        return torch.ones(3)
+
+    for x in (torch.ones(4, dtype=torch.bool), torch.ones(4)):
+        for f in (op, unread):
+            assert refusal(bytejit.compile(f, backend="aot_eager"), x) == refusal(f, x)
+
+
 def test_a_dtype_that_is_asked_for_is_taken() -> None:
     x = torch.arange(4)
     for f in (

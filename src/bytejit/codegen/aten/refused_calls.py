@@ -27,6 +27,15 @@ def _subtracts_bool(given: dict) -> bool:
     return _is_bool(given.get("self")) or _is_bool(given.get("other"))
 
 
+def _bools(given: dict, *names: str) -> bool:
+    """Whether all of these arguments are tensors of bools."""
+    return all(isinstance(given.get(n), torch.Tensor) and given[n].dtype is torch.bool for n in names)
+
+
+def _divides_bools(given: dict) -> bool:
+    return given.get("rounding_mode") is not None and _is_bool(given.get("self")) and _is_bool(given.get("other"))
+
+
 def _dim_outside(given: dict) -> bool:
     dims = max(given["self"].dim(), 1)
     return not -dims <= given["dim"] < dims
@@ -106,10 +115,13 @@ def _norm_mixed(given: dict) -> bool:
 aten = torch.ops.aten
 # operation -> whether torch refuses a call, by its arguments
 REFUSES: dict[str, Callable[[dict], bool]] = {
-    "clamp": lambda given: given.get("min") is None and given.get("max") is None,
+    "clamp": lambda given: given.get("min") is None and given.get("max") is None or _bools(given, "self", "min", "max"),
+    "pow": lambda given: _bools(given, "self", "exponent"),
+    "linspace": lambda given: given.get("dtype") is torch.bool,
+    "arange": lambda given: given.get("dtype") is torch.bool,
     "bucketize": lambda given: isinstance(given["boundaries"], torch.Tensor) and given["boundaries"].dim() != 1,
     "searchsorted": lambda given: given.get("side") not in (None, "left", "right"),
-    "div": lambda given: given.get("rounding_mode") not in (None, "trunc", "floor"),
+    "div": lambda given: given.get("rounding_mode") not in (None, "trunc", "floor") or _divides_bools(given),
     "sub": _subtracts_bool,
     "rsub": _subtracts_bool,
     "gather": _dim_outside,
