@@ -293,3 +293,20 @@ def test_passes_within(f: Callable) -> None:
             continue
         assert said == error, (k, inputs)
         torch.testing.assert_close(got, want, msg=lambda m: f"result {k}, inputs {inputs}: {m}")
+
+
+def test_refused_after_a_pass() -> None:
+    """A second pass that comes to what was written: eager's error, whatever it went through before."""
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> None:
+        loss = (x @ w.t()).log_softmax(1).exp().sum()
+        loss.backward(retain_graph=True)
+        with torch.no_grad():
+            w.sub_(w.grad, alpha=0.1)
+        loss.backward()
+
+    for f in (step, bytejit.compile(step)):
+        x, w = torch.ones(3, 3).requires_grad_(), torch.ones(2, 3).requires_grad_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            f(x, w)
+        assert w._version == 1 and w.grad is not None

@@ -43,6 +43,7 @@ class Backward(Component):
     def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.passes: list[int] = []  # their steps
+        self.refused_at: int | None = None  # the step of a pass that torch refused after others: it has freed what it came by
         self.looked_at = 0
         self._spent: dict[int, bool] = {}
 
@@ -135,6 +136,7 @@ class Backward(Component):
         except Break as e:
             if self.passes and TWICE in e.reason:
                 raise CannotReconstruct("a history that a backward pass has freed", self.passes[-1]) from None
+            self.refused_at = self.t.limits.steps if self.passes else None
             raise
         self.passes.append(self.t.limits.steps)
         return found
@@ -145,6 +147,8 @@ class Backward(Component):
         one for some inputs is left: then torch runs the pass of the region."""
         if not self.passes or v.node is None or not v.fake.requires_grad or v.fake.grad_fn is None:
             return False
+        if self.refused_at is not None:
+            raise CannotReconstruct("the history that a refused backward pass went through", self.refused_at)
         if id(v) not in self._spent:
             self._spent[id(v)] = self._raises(v)
         return self._spent[id(v)]
