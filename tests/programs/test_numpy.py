@@ -183,3 +183,21 @@ def test_arrays_of_tensors_by_functions(x):
     shared[0, 0] = 7
     made = np.asanyarray(y), np.ascontiguousarray(y), np.array(y), np.asarray(y, dtype=np.float64), np.asarray(y.T)
     return y, shared, shared.max(), made, np.asarray(x).max(), np.asarray(shared) is shared, [type(m) for m in made]
+
+
+@program(F(4), 2)
+def test_numpy_integers_as_indices():
+    """NumPy's integers that do not change, as indices, bounds, counts and sizes"""
+    one = np.int64(1)
+
+    def used(x, i):
+        return [1, 2, 3, 4][i], (1, 2, 3, 4)[i:], range(i), "ab" * i, x[i], [0] * i, list(enumerate("a", i)), torch.zeros(i)
+
+    def f(x, n):
+        try:
+            found = [used(x, i) for i in (one, np.int32(n), np.uint8(3))]
+        except TypeError as e:
+            found = str(e)
+        return found, x * 2
+
+    return f

@@ -733,3 +733,20 @@ def test_types_of_one_dtype(x, n):
         isinstance(v, of) for v in (x, i, n, x.double(), torch.nn.Parameter(x), i > 1) for of in (*types, types, torch.BoolTensor)
     ]
     return x * 2, found
+
+
+@case(F(4), Turn(3, 1, 2))
+def test_sizes_made_of_things(x, n):
+    """torch.Size() of numbers, of what says that it is one, and of others: torch's exception"""
+
+    class Three:
+        def __index__(self):
+            return 3
+
+    made = []
+    for of in ([Three()], [True], [1.5], [None], [n, "a"], [n, [1]], [n, torch.tensor(2)], [Three], (n,), {1: n}, "a", n):
+        try:
+            made.append(torch.Size(of))
+        except TypeError as e:
+            made.append(str(e))
+    return x * 2, made

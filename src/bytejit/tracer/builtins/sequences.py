@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -49,8 +50,13 @@ def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(torch.Size)
 def size_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    items = [Known(t.subscripts.index(v)) for v in t.iteration.iterate(args[0], sized=True)] if args else []
-    return SeqVar(items, torch.Size)
+    items = t.iteration.iterate(args[0], sized=True) if args else []
+    for i, v in enumerate(map(t.values.real, items)):
+        if t.type_of(v) in numpy_types.NUMBERS:  # kept as they are
+            raise Break("a torch.Size of NumPy's numbers")
+        if not isinstance(v, TensorVar) and t.attributes.of_class(t.type_of(v), "__index__") is None:
+            raise t.raised(TypeError(f"torch.Size() takes an iterable of 'int' (item {i} is '{t.type_of(v).__name__}')"))
+    return SeqVar([Known(t.subscripts.index(v)) for v in items], torch.Size)
 
 
 @models(collections.deque)

@@ -50,7 +50,7 @@ class Subscripts(Component):
     def index(self, v: Var) -> int:
         """operator.index(v) of a constant."""
         v = self.t.values.real(v)
-        if isinstance(v, Known) and isinstance(v.obj, int):
+        if isinstance(v, Known) and (isinstance(v.obj, int) or is_constant(v.obj) and hasattr(type(v.obj), "__index__")):
             return int(v.obj)
         if isinstance(v, TensorVar):
             if (known := self.t.tensor_values.python_value(v, operator.index)) is not None:
