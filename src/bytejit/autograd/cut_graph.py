@@ -1,13 +1,16 @@
-"""Cuts a traced graph into parts where an output that needs a gradient is computed from another such output.
+"""Cuts a traced graph into parts, each a node of autograd of its own.
 
-Autograd must see them as results of two nodes: the program may run a backward pass from one to the other, register a hook on
-it, or retain its gradient. The first part ends with the output that others are computed from.
+Where an output that needs a gradient is computed from another such output: the program may run a backward pass from one to the
+other, register a hook on it, or retain its gradient. The first part ends with the output that others are computed from.
+
+Where a write into an input is a step of autograd's: the input, its views and what it is a view of get another history. torch
+makes the writes, and what is before and behind them is compiled.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +26,7 @@ from bytejit.shapes import symbols
 SET_GRAD = torch._C._set_grad_enabled
 AUTOCAST = (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled)
 PASSES = (gradients, leaf_gradients)
+MANY = 8  # so many groups of writes are cut out of a graph, which makes as many parts and one more
 
 
 class Dependent(CannotNormalise):
@@ -33,9 +37,17 @@ class Dependent(CannotNormalise):
         self.node = node
 
 
+class WrittenInput(CannotNormalise):
+    """Calls write into inputs, as steps of autograd's. new: those inputs that need no gradient before."""
+
+    def __init__(self, calls: Sequence[fx.Node], new: Sequence[fx.Node]) -> None:
+        super().__init__("it writes an input that needs a gradient")
+        self.calls, self.new = calls, new
+
+
 @dataclass(frozen=True)
 class CutPart:
-    """One part. graph: its module; inputs: which values of the whole graph it takes, by name; plain: torch's engine runs it."""
+    """One part. graph: its module; inputs: which values of the whole graph it takes, by name; plain: torch runs it."""
 
     graph: fx.GraphModule
     inputs: tuple[str, ...]
@@ -45,23 +57,66 @@ class CutPart:
 
 def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
     """The parts of a graph, in order. Raises: CannotNormalise where ambient state is set in it."""
-    nodes = list(gm.graph.nodes)
-    calls = [n for n in nodes if n.op not in ("placeholder", "output")]
+    calls = calls_of(gm)
     groups = grouped(calls, node)
     if not groups[-1]:
         raise Dependent(node)
-    for n in calls:
-        if n.op != "call_method" and n.target is not SET_GRAD and "val" not in n.meta:
-            raise CannotNormalise("an output that needs a gradient is computed from another, where a state is set")
+    return parts_between(gm, groups, [g for g in groups if g[0].target in PASSES], str(Dependent(node)))
+
+
+def cut_around(gm: fx.GraphModule, written: WrittenInput) -> list[CutPart]:
+    """The parts before, of and behind the calls that write, in order. Raises: CannotNormalise where ambient state is set in the
+    graph."""
+    by_torch = set(written.calls)
+    if any(n.target in AUTOCAST for n in calls_of(gm)):  # torch would set it for what comes after its part
+        raise CannotNormalise(str(written))
+    groups: list[list[fx.Node]] = []
+    of: dict[fx.Node, list[fx.Node]] = {}
+    for n in calls_of(gm):
+        if (beside := of.get(belongs_to(n))) is None:
+            if not groups or (groups[-1][0] in by_torch) is not (n in by_torch):
+                groups.append([])
+            beside = groups[-1]
+        of[n] = beside
+        beside.append(n)
+    plain = [g for g in groups if g[0] in by_torch]
+    if len(plain) > (MANY if not written.new else 1):  # between two writes it is not known whether a new one needs a gradient
+        raise CannotNormalise(str(written))
+    return parts_between(gm, groups, plain, str(written), written)
+
+
+def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
+    """The nodes that do something."""
+    return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
+
+
+def belongs_to(n: fx.Node) -> fx.Node | None:
+    """The call that a node takes one of several results of: it stays beside it."""
+    taken = n.target is operator.getitem and not isinstance(n.args[0].meta.get("val"), torch.Tensor)
+    return n.args[0] if taken else None
+
+
+def parts_between(
+    gm: fx.GraphModule, groups: list[list[fx.Node]], plain: list[list[fx.Node]], why: str, written: WrittenInput | None = None
+) -> list[CutPart]:
+    """The groups of calls as parts, in order. plain: the groups that torch runs. why: for messages. Raises: CannotNormalise."""
+    by_torch = set(written.calls) if written is not None else set()
+    for n in (n for g in groups for n in g):
+        if n.op != "call_method" and n.target is not SET_GRAD and "val" not in n.meta and n not in by_torch:
+            raise CannotNormalise(f"{why}, where a state is set")
     wanted: list[fx.Node] = []
-    fx.node.map_arg(nodes[-1].args[0], wanted.append)
+    fx.node.map_arg(list(gm.graph.nodes)[-1].args[0], wanted.append)
     parts, mode = [], info_of(gm).grad_at_start
+    grown: frozenset[fx.Node] = frozenset()
     for k, group in enumerate(groups):
         later = [i for g in groups[k + 1 :] for n in g for i in n.all_input_nodes]
         outputs = dict.fromkeys(n for n in (*wanted, *later) if n in group)
         casts = [n for g in groups[:k] for n in g if n.target in AUTOCAST]
-        parts.append(part_of(gm, group, list(outputs), mode, casts))
+        if any(n.target is not SET_GRAD for n in group):
+            parts.append(part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown))
         mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
+        if written is not None and not by_torch.isdisjoint(group):
+            grown = frozenset(written.new)
     return parts
 
 
@@ -78,9 +133,7 @@ def grouped(calls: Sequence[fx.Node], node: fx.Node) -> list[list[fx.Node]]:
     for n in calls:
         if n in runs:
             groups += [[], []]
-        # one of several results of a call stays beside it
-        beside = n.args[0] if n.target is operator.getitem and not isinstance(n.args[0].meta.get("val"), torch.Tensor) else None
-        of[n] = of.get(beside, groups[-2] if n in runs else groups[-1])
+        of[n] = of.get(belongs_to(n), groups[-2] if n in runs else groups[-1])
         of[n].append(n)
         if n is node and not runs:
             groups.append([])
@@ -105,11 +158,17 @@ def numbers_for(calls: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def part_of(
-    gm: fx.GraphModule, calls: Sequence[fx.Node], outputs: Sequence[fx.Node], mode: bool, casts: Sequence[fx.Node]
+    gm: fx.GraphModule,
+    calls: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    mode: bool,
+    casts: Sequence[fx.Node],
+    plain: bool,
+    grown: Set[fx.Node],
 ) -> CutPart:
     """The calls as a graph of their own. mode: whether gradients are on at its start. casts: the calls before it that set
-    autocast, which are made again."""
-    plain, calls = calls[0].target in PASSES, [*casts, *numbers_for(calls), *calls]
+    autocast, which are made again. grown: inputs that now need a gradient."""
+    calls = [*casts, *numbers_for(calls), *calls]
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     numbers = [n for n in placeholders if symbols.is_symbolic(n.meta.get("val"))]  # shapes may have any of them
@@ -121,6 +180,8 @@ def part_of(
             if not isinstance(n.meta.get("val"), torch.Tensor):
                 raise CannotNormalise("an output that needs a gradient is computed from another, and no tensor between them")
             made.meta["autograd"] = (n.meta["val"].requires_grad, n.meta["val"].is_leaf)
+        if n in grown:
+            made.meta["autograd"] = (True, False)
     for n in calls:
         env[n] = graph.node_copy(n, env.__getitem__)
     graph.output(tuple(env[n] for n in outputs))
@@ -136,6 +197,21 @@ def part_of(
     return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
 
 
+def run_by_torch(part: CutPart) -> Callable:
+    """A part that torch runs, with gradients on or off as they are where it begins."""
+    mode = info_of(part.graph).grad_at_start
+
+    def call(*inputs: object) -> object:
+        before = torch.is_grad_enabled()
+        try:
+            SET_GRAD(mode)
+            return part.graph.forward(*inputs)
+        finally:
+            SET_GRAD(before)
+
+    return call
+
+
 def joined(gm: fx.GraphModule, parts: Sequence[CutPart], made: Sequence[Callable]) -> Callable:
     """The whole graph's callable. made: those of the parts."""
     names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
@@ -148,7 +224,7 @@ def joined(gm: fx.GraphModule, parts: Sequence[CutPart], made: Sequence[Callable
 
     def call(*inputs: object) -> object:
         known = dict(zip(names, inputs))
-        for part, run in zip(parts, made):
+        for part, run in zip(parts, made, strict=True):
             known.update(zip(part.outputs, run(*[known[n] for n in part.inputs])))
         found = tuple(known[n.name] if isinstance(n, fx.Node) else n for n in ((wanted,) if single else wanted))
         return found[0] if single else found

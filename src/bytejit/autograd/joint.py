@@ -32,7 +32,7 @@ from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
 
-from .cut_graph import Dependent
+from .cut_graph import Dependent, WrittenInput
 from .versions import Kept, kept_by_eager
 
 
@@ -118,13 +118,23 @@ class GradRun(FakeRun):
         super().__init__(rec, gm, fakes)
         self.backward, self.grad_at_start = True, info_of(gm).grad_at_start
         self.leaves: list[tuple[int, Fake]] = []  # (input, its fake) of what needs a gradient
+        self.histories: dict[int, object] = {}  # of each input that is a tensor: its node of autograd at the start
+        self.writers: list[tuple[fx.Node, frozenset[int]]] = []  # calls that write into inputs, and into which
 
     def input(self, node: fx.Node, fake: object) -> object:
         """A fake that needs a gradient where the input does."""
         made = super().input(node, fake)
-        if type(made) is Fake and made.requires_grad:
-            self.leaves.append((len(self.rec.inputs) - 1, made))
+        if type(made) is Fake:
+            self.histories[len(self.rec.inputs) - 1] = made.grad_fn
+            if made.requires_grad:
+                self.leaves.append((len(self.rec.inputs) - 1, made))
         return made
+
+    def _record(self, node: fx.Node) -> None:
+        before = len(self.rec.wrote)
+        super()._record(node)
+        if len(self.rec.wrote) > before and node.graph is self.gm.graph:
+            self.writers.append((node, frozenset(self.rec.wrote[before:])))
 
 
 def _record(rec: Recorder, run: GradRun) -> Joint:
@@ -134,7 +144,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     inputs = len(run.fakes)
-    _refuse_written(rec, run.leaves)
+    _refuse_written(rec, run)
     results = _Results(rec, flat)
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)
@@ -173,12 +183,14 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
 FUNCTION = f"{TracedFunction.__name__}Backward"
 
 
-def _refuse_written(rec: Recorder, leaves: Sequence[tuple[int, Fake]]) -> None:
-    """Raises: CannotNormalise where a write into an input is a step of autograd's."""
-    needs = {i for i, _ in leaves}
-    for root in rec.inputs:
-        if root is not None and root.version > 0 and root.index is not None and (root.index in needs or root.fake.requires_grad):
-            raise CannotNormalise("it writes an input that needs a gradient")
+def _refuse_written(rec: Recorder, run: GradRun) -> None:
+    """Raises: WrittenInput where a write into an input is a step of autograd's; one without gradients is none."""
+    roots = [(i, rec.inputs[i]) for i in run.histories]
+    steps = {i for i, r in roots if r is not None and r.version > 0 and r.fake.grad_fn is not run.histories[i]}
+    if steps:
+        placeholders = [n for n in run.gm.graph.nodes if n.op == "placeholder"]
+        new = [placeholders[i] for i in sorted(steps) if run.histories[i] is None]
+        raise WrittenInput([n for n, into in run.writers if into & steps], new)
 
 
 class _Results:

@@ -159,7 +159,7 @@ class TrainingProgram:
             if missing or unwanted or ctx.held is not None or self.freed.spares:
                 self.let_go(ctx, self.freed.by(missing, unwanted))
             else:
-                ctx.freed, ctx.others = self.freed.by_all, None
+                ctx.freed, ctx.others, ctx.now = self.freed.by_all, None, {}
         return made
 
     def allowed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
@@ -201,12 +201,12 @@ class TrainingProgram:
         ctx.freed |= through
         left = self.freed.left(ctx.freed)
         if left is None:
-            ctx.held = ctx.others = None
+            ctx.held, ctx.others, ctx.now = None, None, {}
             return
         if left or self.applies:  # what a pass through torch reads
             left |= frozenset(range(len(self.parts.saved_inputs)))
         else:
-            ctx.others = None
+            ctx.others, ctx.now = None, {}
         if self.places:
             inputs = len(self.parts.saved_inputs)
             ctx.held = Held.of_node(ctx, left, inputs, self.whole) if ctx.held is None else ctx.held.reduced(left)
@@ -255,7 +255,8 @@ class TrainingProgram:
             )
         for i in parts.written:
             inputs[i] = inputs[i].detach().clone()
-        leaves = [inputs[i].view_as(inputs[i]) for i in self.inputs]  # where this backward pass ends
+        # where this backward pass ends
+        leaves = [Unwritten.apply(ctx.now[i], inputs[i]) if i in ctx.now else inputs[i].view_as(inputs[i]) for i in self.inputs]
         unwanted = not_asked_for(ctx, self.inputs, FEW)
         wanted = [leaf for i, leaf in zip(self.inputs, leaves) if i not in unwanted]
         inputs.update(zip(self.inputs, leaves))
@@ -299,11 +300,24 @@ class CompiledRegion(torch.autograd.Function):
         ctx.sizes = made[program.after + parts.numbers :]
         ctx.others = others = [inputs[i] for i in program.others]
         ctx.versions = [t._version if isinstance(t, torch.Tensor) else 0 for t in others]
+        ctx.now = {i: x for i, x in zip(program.inputs, followed) if i in parts.copied} if parts.copied else {}
         return tuple(made[: program.first]) if program.first > 1 else made[0]
 
     @staticmethod
     def backward(ctx: FunctionCtx, *tangents: torch.Tensor | None) -> tuple:
         return None, None, None, None, *ctx.program.gradients(ctx, tangents)
+
+
+class Unwritten(torch.autograd.Function):
+    """An input as it was before the graph wrote it without gradients."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, now: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor | None) -> tuple:
+        return grad, None
 
 
 is_batched = torch._C._functorch.is_legacy_batchedtensor

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import fx
 
-from bytejit.autograd.cut_graph import Dependent, cut_after, joined
+from bytejit.autograd.cut_graph import Dependent, WrittenInput, cut_after, cut_around, joined, run_by_torch
 from bytejit.autograd.joint import make_joint
 from bytejit.autograd.partition import Parts, partition
 from bytejit.autograd.runtime import TrainingProgram
@@ -67,9 +67,9 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
     report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward graph."""
     try:
         parts = parts_of(gm, lay_out)
-    except Dependent as e:
-        cut = cut_after(gm, e.node)
-        calls = [part.graph.forward if part.plain else either(part.graph, build, lay_out) for part in cut]
+    except (Dependent, WrittenInput) as e:
+        cut = cut_after(gm, e.node) if isinstance(e, Dependent) else cut_around(gm, e)
+        calls = [run_by_torch(part) if part.plain else either(part.graph, build, lay_out) for part in cut]
         report = report_of(gm)
         for i, part in enumerate(cut):
             own = report_of(part.graph)

@@ -42,6 +42,7 @@ class GraphWriter(TorchDispatchMode):
         self.decompositions = decompositions
         self.inputs: list[Root | None] = []
         self.of_store: dict[FakeStorage, list[Root]] = {}  # inputs by their storage
+        self.wrote: list[int] = []  # the input of each write into one
         self.constants: list[torch.Tensor] = []
         self.known: dict[int, Fake] = {}
         self.kept: list[torch.Tensor] = []
@@ -245,6 +246,8 @@ class GraphWriter(TorchDispatchMode):
             at = at.parent
         root.node = fitted(self, new, root.spec)
         root.version += 1
+        if root.index is not None:
+            self.wrote.append(root.index)
         if bound.parent is not None:
             bound.node, bound.version = first, root.version
 
