@@ -112,6 +112,8 @@ class Comparer:
         elif isinstance(a, (np.ndarray, np.generic)):
             if a.dtype != b.dtype or a.shape != b.shape:
                 raise Different(f"{where}: {b.dtype}{b.shape}, reference {a.dtype}{a.shape}")
+            if a.flags.writeable != b.flags.writeable:
+                raise Different(f"{where}: writeable {b.flags.writeable}, reference {a.flags.writeable}")
             if not np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
                 raise Different(f"{where}: {b!r}, reference {a!r}")
         elif isinstance(a, BaseException):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from .harness import F, I, Sign, Spec, case, program
+from .harness import F, I, Sign, Spec, Turn, case, program
 
 scipy_fft = pytest.importorskip("scipy.fft")
 
@@ -201,3 +201,37 @@ def test_numpy_integers_as_indices():
         return found, x * 2
 
     return f
+
+
+@program(F(3), Turn("no", "item", "add", "out", "diagonal", "view"))
+def test_arrays_that_are_read_only():
+    """What `numpy.broadcast_to` and `diagonal` return is read only, as are its views: inside, where it leaves, after a break"""
+
+    def f(x, write):
+        a = x.numpy()
+        wide = np.broadcast_to(a[:, None], (3, 4))
+        part, square = wide[1:, :2].T, np.outer(a, a)
+        diagonal = np.diagonal(square)
+        if write == "item":
+            wide[0] = 1
+        elif write == "add":
+            part += 1
+        elif write == "out":
+            np.add(wide, 1, out=wide)
+        elif write == "diagonal":
+            diagonal[0] = 1
+        elif write == "view":
+            wide.copy()[0] = 1
+            diagonal.T[0] = 1
+        return wide, wide.flags.writeable, part, diagonal, diagonal.flags.writeable, wide + 1
+
+    return f
+
+
+@case(F(3))
+def test_elements_in_the_same_memory(x):
+    """Arrays of `numpy.broadcast_to` in functions of NumPy's, with known values and with others"""
+    wide = np.broadcast_to(x.numpy()[:, None], (3, 4))
+    mask = np.zeros((2, 9), dtype=bool)
+    np.put_along_axis(mask, np.broadcast_to(np.arange(3)[None], (2, 3)), True, 1)
+    return np.concatenate([wide, wide]), wide.sum(0), wide.reshape(2, 6), np.broadcast_to(np.eye(3), (2, 3, 3)) @ x.numpy(), mask

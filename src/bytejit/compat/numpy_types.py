@@ -109,6 +109,11 @@ def as_tensor(array: Any) -> torch.Tensor | None:
     return torch.from_numpy(of)
 
 
+def is_writeable(array: Any) -> bool:
+    """Whether NumPy takes writes into an array."""
+    return array.flags.writeable
+
+
 def shares_memory(a: Any, b: Any) -> bool:
     """Whether an array or number has memory of another."""
     return isinstance(a, ARRAY) and isinstance(b, ARRAY) and may_share_memory(a, b)

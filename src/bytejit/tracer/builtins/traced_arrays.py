@@ -7,15 +7,16 @@ to what `Fit` mends), and the graph breaks elsewhere. NumPy's warnings of values
 
 from __future__ import annotations
 
+import itertools
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from bytejit.common.numpy_calls import Fit, NumpyCall, Slot, filled, tensors_of, versions
-from bytejit.common.spec import same_places
+from bytejit.common.spec import same_places, span_of
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Computed, Ref, Source
 from bytejit.shapes.symbols import hint
@@ -128,13 +129,13 @@ class TracedArrays(Component):
 
     def computed(self, name: str, function: Callable, version: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """The results of a call, as a node, or None for one that only writes."""
-        slots: list[tuple[TensorVar, type]] = []
+        slots: list[tuple[TensorVar, type, bool]] = []
         real = [self._template(v, slots, name) for v in args], {k: self._template(v, slots, name) for k, v in kwargs.items()}
         trial = Trial(function, version, real, slots)
         trial.run()
         target = NumpyCall(name.strip("_") or "call", version, *trial.renamed, trial.fits)
-        nodes = tuple(v.node for v, _ in slots)
-        made = self.t.tensors.run_fake(target, tuple(v.fake for v, _ in slots), {})
+        nodes = tuple(v.node for v, *_ in slots)
+        made = self.t.tensors.run_fake(target, tuple(v.fake for v, *_ in slots), {})
         if made is None:
             self.t.tensors.effect_only(target, None, nodes, {})
             return self._returned(trial, slots, args)
@@ -148,7 +149,7 @@ class TracedArrays(Component):
         tensors = map(self.t.values.real, results.items)
         return self._wrapped(trial.result, tensors)
 
-    def _returned(self, trial: Trial, slots: list[tuple[TensorVar, type]], args: list[Var]) -> Var:
+    def _returned(self, trial: Trial, slots: list[tuple[TensorVar, type, bool]], args: list[Var]) -> Var:
         """What a call returns that makes nothing: None, or one of its arguments; of a tensor, the array over its memory."""
         if trial.returned is None:
             return self.t.values.constant(None)
@@ -161,14 +162,16 @@ class TracedArrays(Component):
     def _wrapped(self, result: Any, tensors: Any) -> Var:
         if isinstance(result, (list, tuple)):
             return SeqVar([self._wrapped(part, tensors) for part in result], type(result))
-        return TensorArrayVar(next(tensors), type(result), None, self.t.limits.steps)
+        made = TensorArrayVar(next(tensors), type(result), None, self.t.limits.steps)
+        made.read_only = type(result) is numpy_types.ARRAY and not numpy_types.is_writeable(result)
+        return made
 
     def _template(self, v: Var, slots: list, name: str) -> Any:
         """An argument with slots for tensors. Raises: Break."""
         v = self.t.values.real(v)
-        kind = None
+        kind, read_only = None, False
         if type(v) is TensorArrayVar:
-            kind, v = v.cls, self.tensor(v)
+            kind, read_only, v = v.cls, v.read_only, self.tensor(v)
         elif isinstance(v, ArrayVar):
             kind, v = numpy_types.ARRAY, self.t.values.real(self.t.calls.call_python(torch.from_numpy, [v]))
         elif isinstance(v, Known) and type(v.obj) in numpy_types.NUMBERS:
@@ -177,7 +180,7 @@ class TracedArrays(Component):
         elif isinstance(v, TensorVar) and name in OF_TENSORS:
             kind, v = numpy_types.ARRAY, self.tensor(self.of_tensor(v))
         if kind is not None:
-            slots.append((v, kind))
+            slots.append((v, kind, read_only))
             return Slot(len(slots) - 1)
         if isinstance(v, SeqVar) and v.cls in (list, tuple, torch.Size):
             return (list if v.cls is list else tuple)(self._template(x, slots, name) for x in v.items)
@@ -212,9 +215,9 @@ class Trial:
     def __init__(self, function: Callable, version: Callable, template: tuple[list, dict], slots: list) -> None:
         self.function, self.version, self.template = function, version, template
         self.renamed = tuple(renamed(v) for v in template[0]), {k: renamed(v) for k, v in template[1].items()}
-        self.specs = [
-            (tuple(map(hint, v.fake.shape)), tuple(map(hint, v.fake.stride())), v.fake.dtype, kind) for v, kind in slots
-        ]
+        self.specs = [(tuple(map(hint, v.fake.shape)), tuple(map(hint, v.fake.stride())), v.fake.dtype) for v, *_ in slots]
+        self.kinds = [kind for _, kind, _ in slots]
+        self.read_only = [read_only for *_, read_only in slots]
         self.result: Any = None
         self.fits: tuple[Fit, ...] | None = None
         self.layouts: list[tuple] = []
@@ -229,10 +232,10 @@ class Trial:
         seen = 0
         factorised = space_of(self.function) == "linalg"  # LAPACK may not end for infinities
         for filling in FILLINGS[:-1] if factorised else FILLINGS:
-            given = [made_up(shape, stride, dtype, filling, i) for i, (shape, stride, dtype, _) in enumerate(self.specs)]
-            arrays = tuple(
-                x.numpy()[()] if kind is not numpy_types.ARRAY else x.numpy() for x, (*_, kind) in zip(given, self.specs)
-            )
+            given = [made_up(*spec, filling, i) for i, spec in enumerate(self.specs)]
+            arrays = tuple(x.numpy() if kind is numpy_types.ARRAY else x.numpy()[()] for x, kind in zip(given, self.kinds))
+            for array in itertools.compress(arrays, self.read_only):
+                array.setflags(write=False)
             copies = [copied(x) for x in given]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -306,6 +309,8 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def made_up(shape: tuple, stride: tuple, dtype: torch.dtype, filling: str, seed: int) -> torch.Tensor:
     """A tensor of small numbers; none of torch's random numbers is drawn."""
+    if repeats(shape, stride):
+        return made_up((span_of(shape, stride),), (1,), dtype, filling, seed).as_strided(shape, stride)
     low, high = {"zeros and ones": (0, 2), "ones": (1, 2)}.get(filling, (-4, 5))
     numbers = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * (high - low) + low
     if filling == "positive definite matrices" and len(shape) > 1 and shape[-1] == shape[-2]:
@@ -319,8 +324,15 @@ def made_up(shape: tuple, stride: tuple, dtype: torch.dtype, filling: str, seed:
     return torch.empty_strided(shape, stride, dtype=dtype).copy_(numbers)
 
 
+def repeats(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements are the same memory, as `numpy.broadcast_to` makes them: torch copies nothing into those."""
+    return any(n > 1 and step == 0 for n, step in zip(shape, stride))
+
+
 def copied(x: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, gaps too."""
+    if repeats(x.shape, x.stride()):
+        return x.as_strided((span_of(x.shape, x.stride()),), (1,)).clone().as_strided(x.shape, x.stride())
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
 
 

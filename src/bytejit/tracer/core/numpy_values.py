@@ -36,10 +36,12 @@ class ArrayVar(Var):
 
 
 class TensorArrayVar(ArrayVar):
-    """A NumPy array or number of class `cls`, computed by the graph as `tensor`. One from outside (`real`) may have none yet."""
+    """A NumPy array or number of class `cls`, computed by the graph as `tensor`. One from outside (`real`) may have none yet.
+    `read_only`: NumPy refuses writes into it."""
 
-    __slots__ = ("tensor", "cls", "real")
+    __slots__ = ("tensor", "cls", "real", "read_only")
 
     def __init__(self, tensor: TensorVar | None, cls: type, source: Source | None, step: int, real: Any = None) -> None:
         super().__init__(None, step)
         self.tensor, self.cls, self.source, self.real, self.shared = tensor, cls, source, real, True
+        self.read_only = False

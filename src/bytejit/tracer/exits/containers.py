@@ -89,6 +89,8 @@ def traced_array(out: Statements, v: TensorArrayVar) -> str:
     name = out.new_name(v)
     number = "" if v.cls is numpy_types.ARRAY else "[()]"
     out.lines.append(f"{name} = {out.bind(torch.Tensor.numpy)}({out.value(v.tensor)}){number}")
+    if v.read_only:
+        out.lines.append(f"{name}.setflags(write=False)")
     return name
 
 
