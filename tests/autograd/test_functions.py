@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
@@ -16,6 +18,7 @@ from .test_partition import calls, parts_of
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 EPS = 0.5
+NAMED: dict = {}
 
 
 class Clip(torch.autograd.Function):
@@ -93,6 +96,24 @@ class Reads(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return g * EPS
+
+
+class Limits:
+    lowest = 0.25
+
+
+class ReadsLater(torch.autograd.Function):
+    """Its backward pass looks at constants: a global, those of a class and of a dict, and pi."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.clamp(min=Limits.lowest) * EPS * math.pi + NAMED.get("shift", 0)
 
 
 class Short(torch.autograd.Function):
@@ -210,6 +231,34 @@ def test_a_value_that_changes_before_the_backward_pass():
         EPS /= 3
 
     beside("aot_eager", lambda x, w: Reads.apply(x @ w) * 1, data, drive, torch_runs=1)
+
+
+@BOTH
+@pytest.mark.parametrize("change", ["nothing", "a global", "a class", "a dict", "a key"])
+def test_what_a_backward_pass_looks_at(change, backend):
+    """Compiled with what was there, and right where it is another by then"""
+
+    def drive(f, x, w):
+        global EPS
+        out = f(x, w)
+        kept = EPS, Limits.lowest, dict(NAMED)
+        if change == "a global":
+            EPS *= 3
+        elif change == "a class":
+            Limits.lowest = 0.75
+        elif change == "a dict":
+            NAMED["other"] = 3
+        elif change == "a key":
+            NAMED["shift"] = 2
+        out.sum().backward()
+        EPS, Limits.lowest = kept[:2]
+        NAMED.clear()
+        return out.detach()
+
+    beside(backend, lambda x, w: ReadsLater.apply(x @ w).sin(), data, drive, torch_runs=None if change != "nothing" else 0)
+    runs = {"nothing": 0, "a dict": 0}.get(change, 2)
+    found = {k: n for k, n in bytejit.counters["fallbacks"].items() if "through torch" in k}
+    assert sum(found.values()) == runs, found
 
 
 def test_errors_of_versions():

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.autograd.function import FunctionCtx
 
-from bytejit.codegen.aten.applied_functions import has_passes
+from bytejit.codegen.aten.applied_functions import conditions, has_passes
 from bytejit.codegen.aten.graph import Alias, Aten, Input, base_of
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
@@ -54,6 +54,7 @@ class TrainingProgram:
         self.parts, self.forward, self.build = parts, forward, backward
         self.plain = gm.forward
         self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
+        self.conditions = conditions(gm)
         self.autocast, self.casts = autocast_now(), autocast_state()
         # by which tangents are undefined, and which gradients are not asked for
         self.made: dict[tuple[frozenset[int], frozenset[int]], BackwardPass] = {}
@@ -225,6 +226,8 @@ class TrainingProgram:
             return "a reentrant checkpoint asks how it was called"
         if self.applies and missing:  # what its backward makes of zeros, or of nothing, need not be linear
             return "an output of a graph with an autograd function was not used"
+        if self.conditions and not all(holds() for holds in self.conditions):
+            return "what the backward of an autograd function reads is another than it was"
         return ""
 
     def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:

@@ -19,7 +19,7 @@ class TracedPasses:
     and what the backward pass reads. backward: takes the gradients of the outputs `grads`, then `backward_takes`, then what the
     forward pass returned for it; returns one gradient or None for each of the first arguments. outputs: of `apply`: the
     position of a result, or (constant,). saved: which of the values that the backward pass takes besides gradients went
-    through `save_for_backward`.
+    through `save_for_backward`. holds: whether what the backward pass looked at is as it was; None: it looked at nothing.
     """
 
     forward: torch.fx.GraphModule
@@ -33,6 +33,7 @@ class TracedPasses:
     saved: frozenset[int]
     marked: tuple[int, ...]
     materialize: bool
+    holds: Callable[[], bool] | None = None
 
 
 class Applied(GraphCall):

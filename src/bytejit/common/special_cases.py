@@ -71,6 +71,7 @@ MESSAGES = Origin(
     ("logging", "logging.*", "warnings", "_py_warnings", "traceback", "json", "json.*", "pickle", "threading", "subprocess"),
     "a call into these that breaks a graph computes no tensors: nothing of it is compiled",
 )
+NUMBERS = Origin(("math", "cmath", "numpy", "torch"), "pi, e, inf and the like are the numbers that they are")
 TORCH_PACKAGES = Origin(("torch", "torch.*"), "classes whose __instancecheck__ knows tensors only")
 TORCH_CALLABLES = Origin(("torch._C", "torch._ops"), "callable objects of torch that are operators, of no public class")
 TORCH_TOP = Origin(("torch",), "built-in functions of torch.* that are operators: of all others torch says where they are from")

@@ -79,6 +79,16 @@ def laid_out(grad: Fake, traced: Fake) -> Fake:
     return grad.clone(memory_format=torch.contiguous_format)
 
 
+def conditions(gm: fx.GraphModule) -> list[Callable[[], bool]]:
+    """What says of each autograd function in a graph whether its backward pass is as it was traced."""
+    found = []
+    for node in gm.graph.nodes:
+        if isinstance(node.target, Applied) and node.target.passes is not None and node.target.passes.holds is not None:
+            found.append(node.target.passes.holds)
+        found += [holds for part in parts_of(node) for holds in conditions(part)]
+    return found
+
+
 def has_passes(node: fx.Node) -> bool:
     """Whether a node applies an autograd function of the program's, or a part that it runs does."""
     return isinstance(node.target, Applied) or any(has_passes(n) for part in parts_of(node) for n in part.graph.nodes)

@@ -1,15 +1,16 @@
 """The two passes of an autograd function as graphs: its forward as traced, and its backward, traced with the forward's context.
 
-The backward pass runs later than the guards are checked. So torch runs it where it reads anything from outside that may have
-changed by then: all but functions, their defaults, classes, modules and dtypes. torch also runs one that does more than
-compute.
+The backward pass runs later than the guards are checked. Of what it reads from outside, functions, their defaults, classes,
+modules and dtypes are taken for what they were; constants are looked at once more where it runs, and torch runs it where one is
+another. torch also runs one that reads anything else, that does more than compute, or that reads a constant that other code in
+the region has read, as its forward: torch would run that again, with another constant.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -18,8 +19,9 @@ from bytejit.common import special_cases
 from bytejit.common.applied import TracedPasses
 from bytejit.common.gradients import BACKWARD
 from bytejit.guards.guard_set import Guard, GuardSet
-from bytejit.guards.kinds import GLOBAL_STATE
-from bytejit.guards.sources import CellContents, Defaults, KwDefaults, Scope
+from bytejit.guards.kinds import EQUALS, GLOBAL_STATE
+from bytejit.guards.later import checked_later
+from bytejit.guards.sources import CellContents, Defaults, Global, KwDefaults, Scope
 from bytejit.tracer.core.signals import Break, LeaveToTorch, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var, expect
@@ -70,15 +72,19 @@ def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[
         raise LeaveToTorch(call.cls, str(getattr(e, "reason", e))) from None
     finally:
         seen, t.guards, t.memo = t.guards, outer, memo
+        read_before = {g.source for g in seen if outer.on(g.source)}
         outer.update(seen)
     own = t.values.real(t.attributes.getattr(call.cls_var, "backward"))
-    if changes or not all(lasting(g) or in_decorator(g, own) for g in seen):
+    open_ones = [g for g in seen if not (lasting(g) or in_decorator(g, own))]
+    holds = checked_later(open_ones) if open_ones else None
+    if changes or open_ones and (holds is None or any(g.source in read_before for g in open_ones)):
         raise LeaveToTorch(call.cls, "its backward pass changes, or looks at, more than its context")
     backward = [n for n in list(t.graph.nodes)[before:] if n.op != "placeholder" and n not in markers]
     forward = [n for n in forward if n.op != "placeholder"]
     if any(n.target in BACKWARD for n in (*forward, *backward)):
         raise LeaveToTorch(call.cls, "a backward pass within it")
-    return put_together(t, call, materialize, grads, found, forward, backward)
+    passes, extra = put_together(t, call, materialize, grads, found, forward, backward)
+    return replace(passes, holds=holds), extra
 
 
 def gradient(t: Tracer, call: ApplyCall, i: int, output: Var, materialize: bool) -> Var:
@@ -119,6 +125,8 @@ def lasting(guard: Guard) -> bool:
         return True
     if guard.kind == "DICT_ABSENT":
         return isinstance(guard.source, Scope)
+    if guard.kind == EQUALS and type(guard.value) is float and isinstance(guard.source, Global):
+        return special_cases.NUMBERS.runs(guard.source.scope.ref.get() or {})
     value = getattr(guard.value, "get", lambda: guard.value)()
     return guard.kind == "ID_IS" and isinstance(value, LASTING) or guard.kind == "TYPE_IS" and value in LASTING
 
