@@ -32,6 +32,8 @@ REFUSED = {
     "alpha": lambda x: torch.add(x.to(torch.int8), 1, alpha=300),
     "clamp": lambda x: x.to(torch.int8).clamp(max=300),
     "pow": lambda x: x.to(torch.int8) ** 300,
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=1j),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x, value=1e39),
     "one_hot": lambda x: F.one_hot(x.long(), 1),
     "one_hot of negatives": lambda x: F.one_hot(-x.long(), 3),
     "bincount": lambda x: torch.bincount(torch.tensor([-1])),
@@ -39,6 +41,8 @@ REFUSED = {
 TAKEN = {
     "infinity": lambda x: x.half().masked_fill(x > 0, float("-inf")),
     "negative unsigned": lambda x: torch.full_like(x.to(torch.uint8), -1),
+    "complex, compared": lambda x: torch.stack([x == 2 + 1j, x.long() != 1 + 0j, x.bool() == 1j]),
+    "complex": lambda x: torch.stack([x + 2j, 2j * x.long(), torch.where(x > 1, x.bool(), 1j), 1j - x, x / 2j]),
     "wider": lambda x: x.to(torch.int8).clamp(max=300.5),
     "one_hot": lambda x: F.one_hot(x.long().expand(3, 2).t(), num_classes=3),
     "numpy bool": lambda x: torch.tensor([np.bool_(True), np.bool_(False)]) & torch.tensor(np.bool_(True)),
@@ -59,7 +63,26 @@ def test_scalars(name):
 
 
 DTYPES = (torch.uint8, torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.bool)
-NUMBERS = (0, -1, 127, 128, -129, -255, 255, -256, 65504, 65520.0, 70000.0, 1e39, -1e39, float("inf"), float("nan"), 2.5)
+NUMBERS = (
+    1j,
+    300 + 0j,
+    0,
+    -1,
+    127,
+    128,
+    -129,
+    -255,
+    255,
+    -256,
+    65504,
+    65520.0,
+    70000.0,
+    1e39,
+    -1e39,
+    float("inf"),
+    float("nan"),
+    2.5,
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -23,6 +23,8 @@ CONVERTED = {
     "clamp": ("min", "max"),
     "clamp_min": ("min",),
     "clamp_max": ("max",),
+    "addcmul": ("value",),
+    "addcdiv": ("value",),
 }
 INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, for integers only
 
@@ -34,7 +36,7 @@ def check_scalars(name: str, given: dict) -> None:
     tensor, dtype = given.get("self"), given.get("dtype")
     dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)
     for value in (given.get(n) for n in wanted):
-        if value is None or type(value) not in (int, float):
+        if value is None or type(value) not in (int, float, complex):
             continue
         kind = dtype or (torch.get_default_dtype() if type(value) is float else torch.int64)
         whole = not kind.is_floating_point and not kind.is_complex
@@ -52,10 +54,12 @@ def holds_all(dtype: torch.dtype, other: torch.dtype) -> bool:
     return holds(dtype, limits.min) and holds(dtype, limits.max)
 
 
-def holds(dtype: torch.dtype, value: int | float) -> bool:
+def holds(dtype: torch.dtype, value: int | float | complex) -> bool:
     """Whether torch converts a number to a dtype: unsigned dtypes take negative integers whose absolute value they can hold."""
     if dtype is torch.bool or dtype.is_complex:
         return True
+    if isinstance(value, complex):
+        return value.imag == 0 and holds(dtype, value.real)
     if dtype.is_floating_point:
         return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     limits = torch.iinfo(dtype)

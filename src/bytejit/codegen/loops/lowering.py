@@ -150,7 +150,9 @@ class Lowering:
             )
         return self.cons.load(v.buffer, own, v.dtype, mask, self.where)
 
-    def read(self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None) -> Expr:
+    def read(
+        self, v: Value | bool | int | float | complex, coords: tuple, dtype: str | None = None, mask: Expr | None = None
+    ) -> Expr:
         """The element at `coords` after broadcasting, converted to `dtype` (default: the dtype that elements of v are computed
         in)."""
         if not isinstance(v, Value):
@@ -161,12 +163,14 @@ class Lowering:
             mask = with_checks(self, coords, own, mask)
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
 
-    def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
-        """A constant, rounded to the dtype. A size or float that is known only at the call is computed there."""
+    def const(self, value: bool | int | float | complex | Index | Real, dtype: str) -> Expr:
+        """A constant, rounded to the dtype. A size or float that is known only at the call is computed there. Raises: NoRule."""
         if isinstance(value, Index):
             return self.cast(self.cons.index(value, self.where), dtype)
         if isinstance(value, Real):
             return self.cast(self.real(value), dtype)
+        if isinstance(value, complex):
+            raise NoRule(f"the complex number {value}")
         value = float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
         return self.cons.const(value, dtype)
 
@@ -343,7 +347,7 @@ def ir_dtype(spec: Spec) -> str:
     return SHORT.get(spec.dtype) or str(spec.dtype)
 
 
-def number_dtype(value: bool | int | float | Index | Real) -> str:
+def number_dtype(value: bool | int | float | complex | Index | Real) -> str:
     """The dtype of a Python number; a size is an integer."""
     return "b8" if isinstance(value, bool) else "i64" if isinstance(value, (int, Index)) else "f32"
 
