@@ -14,9 +14,9 @@ from graphs import aten
 
 import bytejit
 from bytejit.backends import plan_cache
-from bytejit.codegen.loops import memory
 from bytejit.codegen.loops.ir import Kernel, Loops
 from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes import write_inputs
 from bytejit.codegen.loops.text import parse, text
 
 pytestmark = pytest.mark.cxx
@@ -194,9 +194,9 @@ def test_positions_that_change(fn: Callable) -> None:
 
 def placed(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:
     """The loops of fn after its updates have their places."""
-    made, before = [], memory.place_writes
+    made, before = [], write_inputs.place_writes
     monkeypatch.setattr(plan_cache, "load", lambda *_: None)
-    monkeypatch.setattr(memory, "place_writes", lambda loops: (made.append(before(loops)), made[-1])[1])
+    monkeypatch.setattr(write_inputs, "place_writes", lambda loops: (made.append(before(loops)), made[-1])[1])
     both(fn, *args, triton=False)
     return made[0]
 
