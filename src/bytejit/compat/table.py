@@ -198,13 +198,14 @@ TORCH = (
         prefix="torch.ops.aten.",
     ),
     *_rows(
-        "what a program asks of torch's libraries, guarded; without one of these, reading it breaks the graph",
+        "what a program asks of torch's libraries, guarded",
         """_get_blas_preferred_backend _get_cublas_allow_bf16_reduced_precision_reduction _get_cublas_allow_fp16_accumulation
         _get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_tf32 _get_cudnn_allow_tf32
         _get_cudnn_depthwise_kernel _get_float32_matmul_precision _get_fp32_precision_getter
         _get_linalg_preferred_backend _get_mkldnn_deterministic _get_nnpack_enabled _get_onednn_allow_tf32
         _get_qengine""",
         prefix="torch._C.",
+        without="a program that reads it breaks the graph there",
     ),
     *_rows("a check that the program makes, part of the graph", "_assert_async", prefix="torch."),
     *_rows(
