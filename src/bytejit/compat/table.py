@@ -205,6 +205,7 @@ TORCH = (
         _get_linalg_preferred_backend _get_mkldnn_deterministic _get_nnpack_enabled _get_onednn_allow_tf32
         _get_qengine""",
         prefix="torch._C.",
+        probe="use",
         without="a program that reads it breaks the graph there",
     ),
     *_rows("a check that the program makes, part of the graph", "_assert_async", prefix="torch."),
