@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.rewriter.trampoline import rewrite
 
 SOURCES = {
     "plain": "def f(x, k=2): return (x * k).relu() + 1",
@@ -152,3 +153,23 @@ def test_generated_ast_with_odd_positions() -> None:
     exec(compile(tree, "<odd>", "exec"), space)
     f = space["f"]
     assert torch.equal(bytejit.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2)))
+
+
+def covered(table: bytes) -> int:
+    """How many code units a line table covers: entries begin with a byte of 128 or more."""
+    return sum((byte & 7) + 1 for byte in table if byte & 128)
+
+
+@pytest.mark.parametrize("column", [100, 120, 127, 128, 200, 255, 256, 300])
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_lines_with_many_columns(column: int, lines: int) -> None:
+    """The line table covers the code and no more: CPython writes a number for each unit of it, for profilers."""
+    one = "    note = '" + "a" * (column - 12) + "'; x = torch.sin(x + k) * len(note)" + "\n" * lines
+    source = "def f(x, k=2):\n" + one * 3 + "    print(end='')\n" + one + "    return x\n"
+    f = made(source, lambda code: {})
+    want = bytejit.disable(f)(torch.ones(2))
+    compiled = bytejit.compile(f, backend="eager")
+    assert torch.equal(compiled(torch.ones(2)), want)
+    code = rewrite(f.__code__).code
+    assert covered(code.co_linetable) == len(code.co_code) // 2
+    assert {line for *_, line in f.__code__.co_lines()} <= {line for *_, line in code.co_lines()}

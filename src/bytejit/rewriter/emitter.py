@@ -157,7 +157,13 @@ NOWHERE = (None, None, None, None)
 
 
 def _location(line: int | None, end: int | None, column: int | None, stop: int | None) -> InstrLocation:
-    """A location as `bytecode` takes it: code generators write lines before the first one, and ends before starts."""
+    """A location as `bytecode` takes it: code generators write lines before the first one, and ends before starts.
+
+    For columns from 128 to 255 of one line it may write the form of bytes below 128: the table then covers more than the code,
+    and CPython, which makes an array of it for tracers and profilers, writes past its end. Such locations have no columns.
+    """
+    if column is not None and stop is not None and any(128 <= c < 256 for c in (column, stop)):
+        end = column = stop = None
     try:
         return InstrLocation(line, end, column, stop)
     except (ValueError, TypeError):
