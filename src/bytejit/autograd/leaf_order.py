@@ -83,7 +83,8 @@ def arranged(inputs: Sequence[int], order: Sequence[int]) -> list[int]:
     """The followed inputs as the node takes them: the leaves so that torch comes to them in `order`, then the others."""
     followed = set(inputs)
     leaves = [i for i in order if i in followed]
-    found = [*leaves, *(i for i in inputs if i not in set(leaves))]
+    first = set(leaves)
+    found = [*leaves, *(i for i in inputs if i not in first)]
     heap = Heap()
     for at in range(len(found)):
         heap.push(float(at < len(leaves)), at)
