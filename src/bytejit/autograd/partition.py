@@ -40,8 +40,6 @@ from .nodes import ancestors, copied, placed
 from .nodes import base_of as root_of
 from .versions import Kept
 
-aten = torch.ops.aten
-
 
 @dataclass(frozen=True)
 class Parts:

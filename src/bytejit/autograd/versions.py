@@ -92,9 +92,10 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
     for i, x in enumerate(flat):
         if type(x) is Fake and x.bound.root.index is None:
             by_store.setdefault(id(x.m.store), ([], []))[1].append(i)
-    leads_to = _leading(primals, leaves)
+    order = _ordered(primals)
+    leads_to = _leading(order, leaves)
     holders: dict[Holder, None] = {}
-    for node, results in _nodes(primals).items():
+    for node, results in _nodes(primals, order).items():
         names = [n for n in dir(node) if n.startswith(RAW) and _filled(node, n)]
         if not names:
             continue
@@ -122,10 +123,9 @@ def _ordered(primals: Sequence[Fake]) -> list[torch.autograd.graph.Node]:
     return list(order)
 
 
-def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
+def _nodes(primals: Sequence[Fake], order: Sequence[torch.autograd.graph.Node]) -> dict[torch.autograd.graph.Node, int]:
     """The nodes behind the results, in the order in which torch's engine comes to them, and for each the results that go backward
-    through it, as bits."""
-    order = _ordered(primals)
+    through it, as bits. order: as `_ordered` has them."""
     found = dict.fromkeys(order, 0)
     for k, p in enumerate(primals):
         found[p.grad_fn] |= 1 << k
@@ -136,12 +136,13 @@ def _nodes(primals: Sequence[Fake]) -> dict[torch.autograd.graph.Node, int]:
     return {n: found[n] for n in sorted(order, key=lambda n: n._sequence_nr(), reverse=True)}
 
 
-def _leading(primals: Sequence[Fake], leaves: Sequence) -> dict[torch.autograd.graph.Node, int]:
-    """The nodes behind the results, and for each the inputs that a pass through it leads to, as bits."""
+def _leading(order: Sequence[torch.autograd.graph.Node], leaves: Sequence) -> dict[torch.autograd.graph.Node, int]:
+    """The nodes behind the results, and for each the inputs that a pass through it leads to, as bits. order: as `_ordered` has
+    them."""
     at = {leaf.grad_fn: 1 << i for i, leaf in leaves if leaf.grad_fn is not None}
     leaf_at = {id(leaf): 1 << i for i, leaf in leaves if leaf.grad_fn is None}
     found: dict[torch.autograd.graph.Node, int] = {}
-    for node in _ordered(primals):
+    for node in order:
         own = leaf_at.get(id(node.variable), 0) if node.name() == ACCUMULATES else at.get(node, 0)
         for following, _ in node.next_functions:
             own |= found.get(following, 0)
