@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
 
 import bytejit
+from bytejit.tracer.objects.code_reach import facts_of, walk
 
 NUMBER, TENSOR, LOG, TABLE, CONFIG = 1, torch.zeros(3), [], {}, SimpleNamespace(factor=1)
 CALLED: list[Callable] = []
@@ -211,3 +212,22 @@ def test_what_does_not_touch_the_regions_state_is_in_its_graph() -> None:
     for i in (1, 2):
         torch.testing.assert_close(f(x), x.cos().sin().sin() + i)
     assert LOG == ["called"] * 2 and steps == [0, 1]
+
+
+def test_functions_of_one_code_are_read_once_in_each_namespace() -> None:
+    """A library that makes hundreds of functions of one code took 10 seconds for each of its operators."""
+    facts_of.cache_clear()
+    own = {"NUMBER": 5, "found": (unlike := object())}
+    other = FunctionType((lambda x: (x * NUMBER, found)).__code__, own)  # noqa: F821  # in the namespace
+    cells = [object() for _ in range(200)]
+
+    def maker(kept):
+        def inner(x):
+            return helper(x), kept
+
+        return inner
+
+    reach = walk([*map(maker, cells), FunctionType(other.__code__, {"found": 1}), other])
+    assert all(id(c) in reach.objects for c in (*cells, unlike))
+    assert {(id(globals()), "NUMBER"), (id(own), "NUMBER")} <= reach.names
+    assert facts_of.cache_info().misses == 3  # of `inner`, `helper` and `other`

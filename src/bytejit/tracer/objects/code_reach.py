@@ -6,6 +6,7 @@ import dis
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Reach:
     cells: set[int] = field(default_factory=set)
     writes: bool = False
     unknown: str = ""
+    read: set[tuple[int, int]] = field(default_factory=set)  # by id, codes and their namespaces that are done
 
     def changeable(self) -> dict[int, Any]:
         """The objects that may be others after a call."""
@@ -118,7 +120,7 @@ def parts_of(obj: Any, reach: Reach) -> Iterator[Any]:
     """What can be got at from one object."""
     if isinstance(obj, types.FunctionType):
         cells = obj.__closure__ or ()
-        stored = cells_stored(obj.__code__)
+        stored = facts_of(obj.__code__).cells
         reach.cells |= {id(cell) for name, cell in zip(obj.__code__.co_freevars, cells) if name in stored}
         yield from (*cells, *(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values())
         yield from names_of(obj.__code__, obj.__globals__, reach)
@@ -146,29 +148,56 @@ def parts_of(obj: Any, reach: Reach) -> Iterator[Any]:
 def names_of(code: types.CodeType, space: dict, reach: Reach) -> Iterator[Any]:
     """The values of the globals that a function's code names, attributes of modules of the program among them; notes what it
     writes."""
-    for ins in dis.get_instructions(code):
-        if ins.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
-            reach.names.add((id(space), ins.argval))
-            value = space.get(ins.argval)
-            yield value
-            if isinstance(value, types.ModuleType) and not is_library(value.__name__):
-                inside = vars(value)
-                reach.names |= {(id(inside), n) for n in code.co_names}
-                yield from (inside[n] for n in code.co_names if n in inside)
-                if any(i.opname == "STORE_ATTR" for i in dis.get_instructions(code)):
-                    reach.bound |= {(id(inside), n) for n in code.co_names}
-        if ins.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            reach.bound.add((id(space), ins.argval))
-        reach.writes |= ins.opname in STORES
-    reach.writes |= not MUTATORS.isdisjoint(code.co_names)
+    if (id(code), id(space)) in reach.read:  # a library makes hundreds of functions of one code
+        return
+    reach.read.add((id(code), id(space)))
+    facts = facts_of(code)
+    for name in facts.names:
+        reach.names.add((id(space), name))
+        value = space.get(name)
+        yield value
+        if isinstance(value, types.ModuleType) and not is_library(value.__name__):
+            inside = vars(value)
+            reach.names |= {(id(inside), n) for n in code.co_names}
+            yield from (inside[n] for n in code.co_names if n in inside)
+            if facts.sets_attributes:
+                reach.bound |= {(id(inside), n) for n in code.co_names}
+    reach.bound |= {(id(space), name) for name in facts.bound}
+    reach.writes |= facts.writes
     for inner in codes_in(code):
         yield from names_of(inner, space, reach)
 
 
-def cells_stored(code: types.CodeType) -> set[str]:
-    """The names of the closure cells that a code, or one within it, binds anew."""
-    stored = {ins.argval for ins in dis.get_instructions(code) if ins.opname in ("STORE_DEREF", "DELETE_DEREF")}
-    return stored.union(*map(cells_stored, codes_in(code)))
+@dataclass(frozen=True)
+class CodeFacts:
+    """What the instructions of a code say. names: globals that it names; bound: those that it binds anew; cells: the names of
+    closure cells that it, or a code within it, binds anew; writes: whether it may change an object."""
+
+    names: tuple[str, ...]
+    bound: tuple[str, ...]
+    cells: frozenset[str]
+    sets_attributes: bool
+    writes: bool
+
+
+@lru_cache(maxsize=5000)  # to read instructions takes longer than all else, and operators of one library share their code
+def facts_of(code: types.CodeType) -> CodeFacts:
+    """Reads the instructions of a code."""
+    by_op: dict[str, dict[Any, None]] = {}
+    for ins in dis.get_instructions(code):
+        by_op.setdefault(ins.opname, {})[ins.argval] = None
+
+    def of(*ops: str) -> dict[Any, None]:
+        return {name: None for op in ops for name in by_op.get(op, ())}
+
+    bound = of("STORE_GLOBAL", "DELETE_GLOBAL")
+    return CodeFacts(
+        (*(of("LOAD_GLOBAL", "LOAD_NAME") | bound),),
+        (*bound,),
+        frozenset(of("STORE_DEREF", "DELETE_DEREF")).union(*(facts_of(c).cells for c in codes_in(code))),
+        "STORE_ATTR" in by_op,
+        not by_op.keys().isdisjoint(STORES) or not MUTATORS.isdisjoint(code.co_names),
+    )
 
 
 def codes_in(code: types.CodeType) -> list[types.CodeType]:
