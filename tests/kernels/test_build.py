@@ -69,6 +69,26 @@ def test_a_refused_unit_shows_its_line(options: Options) -> None:
     assert "p[i] = no_such_name;" in str(e.value)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_compiler_that_was_killed_runs_once_more(
+    times: int, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does where memory runs out: guards were then checked from Python, and graphs run through torch."""
+    script, log, real = tmp_path / "g++", tmp_path / "log", shutil.which("g++") or shutil.which("clang++")
+    script.write_text(
+        f'#!{shutil.which("sh")}\nPATH={os.environ["PATH"]}\ncase "$*" in *.cpp*) echo run >> {log}\n'
+        f'if [ $(wc -l < {log}) -le {times} ]; then kill -9 $$; fi;; esac\nexec {real} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    if times == 1:
+        assert build_cpp.build([UNIT], options).calls
+        assert log.read_text().count("run") == 2
+    else:
+        with pytest.raises(BuildFailed):
+            build_cpp.build([UNIT], options)
+
+
 def test_no_compiler_warns_once_and_says_what_to_install(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)

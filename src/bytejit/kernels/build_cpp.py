@@ -107,19 +107,29 @@ def build(units: Sequence[str], options: Options) -> Built:
 
 
 def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
-    """Run the compiler on each unit, all at once, at most one a core at a time. Returns libraries by key."""
+    """Run the compiler on each unit, all at once, at most one a core at a time. Returns libraries by key.
+
+    A compiler that ended without a word on the unit (the system had no memory for it, somebody killed it) runs once more,
+    with no other beside it.
+    """
     done: dict[str, bytes] = {}
+    most, again = max(cpu().cores, 1), set()
     with temporary() as work:
         waiting = list(units.items())
         running: list[tuple[str, subprocess.Popen, Path]] = []
         try:
             while waiting or running:
-                while waiting and len(running) < max(cpu().cores, 1):
+                while waiting and len(running) < most:
                     key, text = waiting.pop(0)
                     running.append((key, *_start(key, text, compiler, work)))
                 key, process, out = running[0]
                 message = _errors_of(process)
                 running.pop(0)
+                if process.returncode and f"{key}.cpp:" not in message and key not in again:
+                    again.add(key)
+                    waiting.append((key, units[key]))
+                    most = 1
+                    continue
                 if process.returncode:
                     raise BuildFailed(_explain(compiler, message, units[key]))
                 done[key] = out.read_bytes()
