@@ -296,7 +296,7 @@ class CompiledRegion(torch.autograd.Function):
             values = [t.detach() if k in program.shown else t for k, t in enumerate(values)]
         ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *values)
         ctx.program, ctx.states, ctx.saved_versions = program, states, ()
-        if UNPACK is None and not program.whole:
+        if UNPACK is None:  # nothing else says later what was written
             ctx.saved_versions = [t._version for t in (*[inputs[i] for i in parts.saved_inputs], *values)]
         ctx.seen, ctx.freed, ctx.held = (), 0, None
         ctx.numbers = made[program.after : program.after + parts.numbers]
