@@ -110,15 +110,37 @@ def not_asked_for(ctx: FunctionCtx, inputs: Sequence[int], errors: int | None = 
     """The followed inputs whose gradients the pass that is running does not need. errors: how many costly answers are waited for;
     the rest counts as asked for."""
     found = []
-    for i, (node, _) in zip(inputs, ctx.next_functions):
+    for i, (node, place) in zip(inputs, ctx.next_functions):
         try:
-            if not torch._C._will_engine_execute_node(node):
+            if not torch._C._will_engine_execute_node(node) or not _leads_on(node, place):
                 found.append(i)
         except RuntimeError:  # a leaf's gradient that `torch.autograd.grad` returns: torch refuses to say so. Some 30 us
             errors = None if errors is None else errors - 1
             if errors == 0:
                 break
     return frozenset(found)
+
+
+def _leads_on(node: torch.autograd.graph.Node, place: int) -> bool:
+    """Whether a pass that runs through a node comes to something that it is for from one of the node's results."""
+    if not is_parted(node, place):
+        return True
+    freed = node.program.freed  # type: ignore[attr-defined]
+    behind = [edge for i, edge in zip(freed.inputs, node.next_functions) if freed.reach[place] >> i & 1]
+    return any(map(_comes_to, behind))
+
+
+def is_parted(node: torch.autograd.graph.Node | None, place: int) -> bool:
+    """Whether a node is a region's, whose result at a place leads to some inputs only: torch knows nothing of that."""
+    freed = getattr(getattr(node, "program", None), "freed", None)
+    return isinstance(freed, Freed) and freed.reach[place] != freed.followed
+
+
+def _comes_to(edge: tuple[torch.autograd.graph.Node, int]) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(edge[0]) and _leads_on(*edge)
+    except RuntimeError:  # see above
+        return True
 
 
 def errors_of(ctx: FunctionCtx, inputs: Sequence[int]) -> dict[int, RuntimeError]:

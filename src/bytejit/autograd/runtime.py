@@ -26,7 +26,7 @@ from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
 from bytejit.runtime.rollback import random_states
 
-from .freed import UNPACK, Freed, Held, errors_of, not_asked_for
+from .freed import UNPACK, Freed, Held, errors_of, is_parted, not_asked_for
 from .joint import Given, JointView, Made, Recipe
 from .leaf_order import arranged
 from .partition import Parts
@@ -63,6 +63,8 @@ class TrainingProgram:
         grads = dict([g for g in parts.grads if g[1] is not None] or parts.grads)
         self.inputs = tuple(arranged(list(grads), parts.kept.order))
         self.grads = tuple((i, grads[i]) for i in self.inputs)
+        leaves = set(parts.kept.order)
+        self.behind = tuple(k for k, i in enumerate(self.inputs) if i not in leaves)  # edges to what others have made
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
         self.first = len(parts.tangents)  # results that autograd does not follow begin here
         self.after = parts.results + parts.saved
@@ -151,7 +153,8 @@ class TrainingProgram:
         one = self.first == 1 and tangents[0] is not None
         missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
         frees = not torch._C._autograd._get_current_graph_task_keep_graph()
-        unwanted = not_asked_for(ctx, self.inputs) if self.freed.by_input and (frees or ctx.freed) else NONE
+        by_input = (frees or ctx.freed) and (self.freed.by_input or self.behind and self.is_behind_parted(ctx))
+        unwanted = not_asked_for(ctx, self.inputs) if by_input else NONE
         if ctx.freed & self.freed.by(missing, unwanted) or is_changed(ctx.seen):
             unwanted = self.allowed(ctx, missing)
         nothing = self.freed.leads_nowhere(missing, unwanted)
@@ -162,6 +165,11 @@ class TrainingProgram:
             else:
                 ctx.freed, ctx.others, ctx.now = self.freed.by_all, None, {}
         return made
+
+    def is_behind_parted(self, ctx: CompiledRegion) -> bool:
+        """Whether torch may run this node for nothing: another region is before it, of which a pass needs a part."""
+        edges = ctx.next_functions
+        return any(is_parted(*edges[k]) for k in self.behind)
 
     def allowed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
         """Looks at all that eager saves where the pass runs. Returns: what it is not for. Raises: RuntimeError as eager does."""
