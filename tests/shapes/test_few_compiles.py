@@ -686,3 +686,28 @@ def test_work_within_containers_is_found(made: Callable) -> None:
         return inner(*args)
 
     assert graphs_of(outer, [(made(torch.full((2,), float(i))),) for i in range(4)]) == 2
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, n: nn.functional.pad(x, [0, 1], value=n),
+        lambda x, n: nn.functional.pad((x * 8).long(), [0, 1], "constant", n),
+        lambda x, n: torch.nan_to_num(x / 0.0, n),
+        lambda x, n: x.div(0.0).nan_to_num(0.0, posinf=n),
+        lambda x, n: nn.functional.smooth_l1_loss(x, x * 2, beta=n),
+        lambda x, n: nn.functional.huber_loss(x, x * 2, "mean", n),
+        lambda x, n: nn.functional.layer_norm(x, x.shape, None, None, n),
+    ],
+)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_size_given_as_a_float(f: Callable, backend: str) -> None:
+    """torch takes an int there, and its C++ made a constant of a symbolic one."""
+    compiled = bytejit.compile(lambda x, y: f(x, y.shape[0] - 1), backend=backend)
+    x = torch.arange(4.0) / 4
+    for n in range(5, 12):
+        want = f(x, n - 1)
+        got = compiled(x, torch.zeros(n))
+        assert got.dtype is want.dtype
+        torch.testing.assert_close(got, want)
+    assert bytejit.counters.total("graphs") == 2

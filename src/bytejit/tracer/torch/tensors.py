@@ -32,6 +32,7 @@ from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool
 from bytejit.tracer.sizes.unit_strides import READERS
 from bytejit.tracer.torch.subclasses import check_class, dispatches
 
+from .float_parameters import as_floats
 from .operations import is_program_code, is_torch_python, plainly_given
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
@@ -152,6 +153,7 @@ class Tensors(Component):
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         fn, args, kwargs = packed(self.t, fn, [self.t.values.real(a) for a in args], kwargs)
         args, kwargs = plainly_given(fn, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
+        args, kwargs = as_floats(self.t, fn, args, kwargs)
         if (
             self.t.overrides.modes
             or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (*args, *kwargs.values()))
