@@ -10,6 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import bytejit
+from bytejit.autograd.runtime import BackwardPass
 from tests.programs.test_autograd import Square
 
 
@@ -258,6 +259,41 @@ def test_passes_beside_the_way(f: Callable) -> None:
         (want, error), (got, said) = steps_of(f, steps), steps_of(compiled, steps)
         assert said == error, (steps, said, error)
         torch.testing.assert_close(got, want, msg=lambda m: f"{steps}: {m}")
+
+
+def test_written_beside_a_result() -> None:
+    """What is saved is the result itself, and what the pass does not come to was written."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * w.sin()).sigmoid()
+
+    for steps in ((1, ((0,), (0,), False, False)), (1, ((0,), (1,), False, False)), (-10, ((0,), (0,), False, False))):
+        want, got = steps_of(program, steps), steps_of(bytejit.compile(program, fullgraph=True), steps)
+        assert want[1] == got[1], (steps, want, got)
+        torch.testing.assert_close(got[0], want[0])
+
+
+def test_only_what_is_asked_for() -> None:
+    """The backward graph of a pass for the input makes no gradients of the weights; where the whole graph is there already, it is
+    compiled for the second such pass."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).tanh() @ v).sum()
+
+    def products(back: BackwardPass) -> int:
+        return len([at for at in back.places if at is not None])
+
+    given = [torch.randn(3, 3).requires_grad_() for _ in range(3)]
+    for before in (0, 1):
+        y = bytejit.compile(program, fullgraph=True)(*given)
+        node = y.grad_fn.program
+        for _ in range(before):
+            torch.autograd.grad(y, given, retain_graph=True)
+        for n in range(2):
+            got = torch.autograd.grad(y, given[0], retain_graph=n == 0)
+            torch.testing.assert_close(got, torch.autograd.grad(program(*given), given[0]))
+            assert sorted(map(products, node.made.values())) == ([1] if not before else [3] if n == 0 else [1, 3])
+        bytejit.reset()
 
 
 # ---- passes within a region --------------------------------------------------------------------------------------------------

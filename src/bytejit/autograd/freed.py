@@ -121,6 +121,15 @@ def not_asked_for(ctx: FunctionCtx, inputs: Sequence[int], errors: int | None = 
     return frozenset(found)
 
 
+def is_for_all(ctx: FunctionCtx, edges: Sequence[int]) -> bool:
+    """Whether a pass is for what these edges of a node lead to, and is not one whose answers are costly."""
+    following = ctx.next_functions
+    try:
+        return all(torch._C._will_engine_execute_node(following[k][0]) for k in edges)
+    except RuntimeError:
+        return False
+
+
 def _leads_on(node: torch.autograd.graph.Node, place: int) -> bool:
     """Whether a pass that runs through a node comes to something that it is for from one of the node's results."""
     if not is_parted(node, place):
@@ -175,20 +184,20 @@ class Held:
         self.values, self.versions, self.written, self.places = values, versions, written, places
 
     @staticmethod
-    def of_node(ctx: FunctionCtx, left: frozenset[int], inputs: int, whole: bool) -> Held:
+    def of_node(ctx: FunctionCtx, left: frozenset[int], inputs: int) -> Held:
         """What a node saved at the places `left`, of which the first `inputs` are inputs. Torch lets go of it after the backward
-        pass. whole: one may be the node's result, which is not to be looked at by itself."""
+        pass."""
         raw = ctx._raw_saved_tensors
         values: dict[int, torch.Tensor] = {}
         versions, written = {}, {}
-        whole = whole or UNPACK is None or any(raw[i].unpack_hook is not None for i in left)
+        whole = UNPACK is None or any(raw[i].unpack_hook is not None for i in left)
         try:
             known = ctx.saved_tensors if whole else ()
         except RuntimeError as e:  # see below
             return Held({i: raw[i].data for i in left}, {}, dict.fromkeys(left, e), len(raw))
         for i in left:
             try:
-                found = known[i] if whole or UNPACK is None else UNPACK(raw[i])
+                found = known[i] if UNPACK is None or whole else UNPACK(raw[i])
                 values[i] = found if i < inputs else found.detach()  # a result would keep this node, and it the result
                 versions[i] = found._version
             except RuntimeError as e:  # an error of the backward pass that reads it, not of this one

@@ -8,7 +8,6 @@ traced graph once more through torch.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,16 +25,17 @@ from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
 from bytejit.runtime.rollback import random_states
 
-from .freed import UNPACK, Freed, Held, errors_of, is_parted, not_asked_for
-from .joint import Given, JointView, Made, Recipe
+from .freed import UNPACK, Freed, Held, errors_of, is_for_all, is_parted, not_asked_for
 from .leaf_order import arranged
 from .partition import Parts
+from .results import maker, primal_of
 from .undefined import without
 from .unused import Watched
 from .versions import Versions, is_changed
 
 NONE: frozenset[int] = frozenset()
 FEW = 3  # answers of `not_asked_for`, where they only save work
+SPARED = 8  # kinds of passes for some inputs that one graph is compiled for, where that only saves work
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,10 @@ class TrainingProgram:
         self.places = parts.saved + len(parts.saved_inputs)
         at = {i: k for k, i in enumerate(parts.saved_inputs)}
         self.freed = Freed(parts.kept, self.first, self.inputs, self.read_without, at)
-        self.whole = self.first == 1 and not self.freed.by_input  # what is saved is needed all at once
-        self.shown = frozenset(() if self.whole else shown)  # saved values that are results as well
+        self.shown = frozenset(shown)  # saved values that are results as well
+        ends = len(self.inputs)
+        self.samples = tuple({0, ends // 2, ends - 1}) if ends > 1 else ()
+        self.spared: set[tuple[frozenset[int], frozenset[int]]] = set()  # passes that computed more than they were for
 
     def __call__(self, *inputs: object) -> object:
         if torch.is_anomaly_enabled() or hooks_of(False) is not None:
@@ -154,7 +156,7 @@ class TrainingProgram:
         missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
         frees = not torch._C._autograd._get_current_graph_task_keep_graph()
         by_input = (frees or ctx.freed) and (self.freed.by_input or self.behind and self.is_behind_parted(ctx))
-        unwanted = not_asked_for(ctx, self.inputs) if by_input else NONE
+        unwanted = not_asked_for(ctx, self.inputs) if by_input else self.not_needed(ctx, missing)
         if ctx.freed & self.freed.by(missing, unwanted) or is_changed(ctx.seen):
             unwanted = self.allowed(ctx, missing)
         nothing = self.freed.leads_nowhere(missing, unwanted)
@@ -165,6 +167,19 @@ class TrainingProgram:
             else:
                 ctx.freed, ctx.others, ctx.now = self.freed.by_all, None, {}
         return made
+
+    def not_needed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
+        """What the pass is not for, where it only saves work. A graph for such passes is compiled for the first pass of all, or
+        once there were two of them."""
+        if not self.samples or is_for_all(ctx, self.samples) or torch.is_grad_enabled():
+            return NONE
+        unwanted = not_asked_for(ctx, self.inputs, FEW)
+        key = missing, unwanted
+        if key in self.made or not self.made or key in self.spared:
+            return unwanted
+        if len(self.spared) < SPARED:
+            self.spared.add(key)
+        return NONE
 
     def is_behind_parted(self, ctx: CompiledRegion) -> bool:
         """Whether torch may run this node for nothing: another region is before it, of which a pass needs a part."""
@@ -218,7 +233,7 @@ class TrainingProgram:
             ctx.others, ctx.now = None, {}
         if self.places:
             inputs = len(self.parts.saved_inputs)
-            ctx.held = Held.of_node(ctx, left, inputs, self.whole) if ctx.held is None else ctx.held.reduced(left)
+            ctx.held = Held.of_node(ctx, left, inputs) if ctx.held is None else ctx.held.reduced(left)
 
     def read_without(self, missing: frozenset[int], unwanted: frozenset[int]) -> frozenset[int]:
         """The places among what is saved that the backward graph without some tangents and gradients reads."""
@@ -345,41 +360,11 @@ def seen_by_hooks() -> str:
 apply = super(torch.autograd.Function, CompiledRegion).apply
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
-    """The function that makes an output of the program from the results and the inputs."""
-    if isinstance(recipe, JointView):
-        return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
-    index = recipe.index
-    if isinstance(recipe, Made):
-        return lambda made, inputs: made[index]
-    if isinstance(recipe, Given):
-        return lambda made, inputs: inputs[index]
-    return lambda made, inputs: made[index].detach()
-
-
-def view(base: Callable, like: int, followed: bool, made: Sequence, inputs: Sequence) -> torch.Tensor:
-    """A view laid out as a result. followed: whether autograd follows it."""
-    t, of = made[like], base(made, inputs)
-    if followed:
-        return of.as_strided(t.shape, t.stride(), t.storage_offset())
-    with torch.no_grad():
-        return of.as_strided(t.shape, t.stride(), t.storage_offset())
-
-
 def read_inputs(aten: Aten) -> frozenset[int]:
     """The inputs of a graph that it reads or gives back."""
     given = [n for n in aten.graph.nodes if n.op == "placeholder"]
     back = {base.index for base in map(base_of, aten.outputs) if isinstance(base, Input)}
     return frozenset(i for i, n in enumerate(given) if n.users or i in back)
-
-
-def primal_of(index: int, recipes: Sequence[Recipe], outs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The result that the outputs of a traced graph show, or are views of."""
-    for recipe, out in zip(recipes, outs):
-        if recipe == Made(index):
-            return out
-    return next(out._base for recipe, out in zip(recipes, outs) if isinstance(recipe, JointView) and recipe.base == Made(index))
 
 
 def is_reentrant(node: fx.Node) -> bool:
