@@ -281,3 +281,30 @@ def test_as_eager(name: str, backend: str) -> None:
         assert got == want
     else:
         torch.testing.assert_close(got, want)
+
+
+TEXTS: dict[str, tuple[Callable, int]] = {
+    "linear": (lambda x, w: F.linear(x, w).tanh(), 1),
+    "transposed": (lambda x, w: (x @ w.t()).exp(), 1),
+    "parts": (lambda x, w: (x[:, :2] * w[:, 1:3]).sum(), 0),
+    "view": (lambda x, w: (x.view(-1) * w.reshape(-1)).sum(), 1),
+    "itself": (lambda x, w: (x * w).sum(), 1),
+    "no gradient": (lambda x, w: (x.detach().view(-1) * w.reshape(-1)).sum(), 0),
+    "result": (lambda x, w: (x * w).exp(), 2),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text(name: str) -> None:
+    """The error names what eager saved: a view, a result and its node."""
+    f, written = TEXTS[name]
+    said = []
+    for g in (f, bytejit.compile(f, fullgraph=True)):
+        x, w = torch.ones(3, 4).requires_grad_(), torch.ones(3, 4).requires_grad_()
+        y = g(x, w)
+        with torch.no_grad():
+            (x, w, y.detach())[written].mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+            y.sum().backward()
+        said.append(str(error.value).partition(" Hint")[0])
+    assert said[0] == said[1]

@@ -100,7 +100,8 @@ class Freed:
             if through >> n & 1:
                 if freed >> n & 1:
                     return RuntimeError(TWICE)
-                found = [errors[i] for errors, held in ((inputs, h.inputs), (outputs, h.outputs)) for i in held if i in errors]
+                sides = ("input", inputs, h.inputs), ("output", outputs, h.outputs)
+                found = [h.named(errors[i], of, i) for of, errors, held in sides for i in held if i in errors]
                 if found:
                     return found[0]
         return None

@@ -6,9 +6,10 @@ copies of them. To raise the same error it compares the versions of the inputs a
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,6 +19,7 @@ from bytejit.fake.tensor import Fake
 from .leaf_order import ACCUMULATES, order_of_leaves
 
 SAVED, RAW = "_saved_", "_raw_saved_"
+NON_LEAF = "_NonLeafBackward"
 # kept up to date by the forward pass itself, which changes no version
 STATISTICS = ("running_mean", "running_var")
 TWICE = (
@@ -30,12 +32,22 @@ TWICE = (
 @dataclass(frozen=True)
 class Holder:
     """A node that saves something, or several alike. results: those that go backward through it, as bits; leads_to: the inputs
-    whose gradients go through it, as bits; inputs, outputs: those of the program whose memory it saves."""
+    whose gradients go through it, as bits; inputs, outputs: those of the program whose memory it saves; texts: how eager names
+    what it saves of them."""
 
     results: int
     leads_to: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    texts: Mapping[tuple[str, int], str] = field(default_factory=dict, compare=False)
+
+    def named(self, error: RuntimeError, of: str, i: int) -> RuntimeError:
+        """An error of `changed_since`, about what this node saves. of: "input" or "output"."""
+        text = self.texts.get((of, i))
+        return error if text is None else RuntimeError(re.sub(_NAMED, lambda found: f"{text} is at version", str(error), count=1))
+
+
+_NAMED = r" \[[\d, ]*\]\](, which is output \d+ of \w+,)? is at version"  # what changed_since and torch write behind the type
 
 
 @dataclass(frozen=True)
@@ -100,10 +112,12 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
         if not names:
             continue
         watched = [n for n in names if not n.endswith(STATISTICS) and not _hooked(node, n)]
-        stores = {id(s) for n in watched for s in _stores(node, SAVED + n.removeprefix(RAW))}
-        found = [by_store[s] for s in stores if s in by_store]
-        ins, outs = ({i for row in found for i in row[side]} for side in (0, 1))
-        holders[Holder(results, leads_to[node], tuple(sorted(ins)), tuple(sorted(outs)))] = None
+        saved = {id(x.m.store): x for n in reversed(watched) for x in _saved(node, SAVED + n.removeprefix(RAW))}
+        found = [(by_store[s], _text_of(x)) for s, x in saved.items() if s in by_store]
+        texts = {(of, i): text for row, text in found for side, of in enumerate(("input", "output")) for i in row[side]}
+        ins, outs = (tuple(sorted(i for side, i in texts if side == of)) for of in ("input", "output"))
+        texts = {at: text for at, text in texts.items() if text}
+        holders.setdefault(Holder(results, leads_to[node], ins, outs, texts))
     return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals), order_of_leaves(primals, leaves))
 
 
@@ -172,15 +186,27 @@ def _hooked(node: torch.autograd.graph.Node, name: str) -> bool:
     return any(getattr(x, "unpack_hook", None) is not None for x in (held if isinstance(held, (list, tuple)) else (held,)))
 
 
-def _stores(node: torch.autograd.graph.Node, name: str) -> Iterator:
-    """The storages of what a node holds under a name; none where it was written already: eager says so by itself."""
+def _text_of(saved: Fake) -> str:
+    """How eager names what a node has saved and was written since, behind its type. "" where sizes are symbols."""
+    if not all(type(n) is int for n in saved.shape):
+        return ""
+    made = saved.grad_fn
+    if made is None or made.name() == NON_LEAF:
+        return f" {list(saved.shape)}]"
+    # the write has given a view another node
+    name, place = ("AsStrided", 0) if saved._is_view() else (re.sub(r"Backward\d*$", "", made.name()), saved.output_nr)
+    return f" {list(saved.shape)}], which is output {place} of {name},"
+
+
+def _saved(node: torch.autograd.graph.Node, name: str) -> Iterator[Fake]:
+    """What a node holds under a name; nothing where it was written already: eager says so by itself."""
     try:
         held = getattr(node, name)
     except (RuntimeError, AttributeError):
         return
     for x in held if isinstance(held, (list, tuple)) else (held,):
         if type(x) is Fake:
-            yield x.m.store
+            yield x
 
 
 def changed_since(t: torch.Tensor, version: int) -> RuntimeError:
