@@ -32,6 +32,15 @@ def iter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.iteration.iter(args[0])
 
 
+BUILT_IN_ITERATORS = {
+    type(made)
+    for made in (
+        *map(iter, ([], (), "", b"", range(0), set(), {}.keys(), {}.values(), {}.items())),
+        *(reversed([]), reversed({}), enumerate(()), zip(), map(len, ()), filter(None, ())),
+    )
+}
+
+
 @models(builtins.next)
 def next_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     try:
@@ -45,6 +54,14 @@ def next_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             return args[1]
         raise t.raised(StopIteration())
     return item
+
+
+@models(*(cls.__next__ for cls in BUILT_IN_ITERATORS))
+def next_method(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """`iter(x).__next__()`, which the library binds to a name where it is called often."""
+    if len(args) != 1 or kwargs:
+        raise Break("__next__ with arguments")
+    return next_(t, args, kwargs)
 
 
 @models(builtins.enumerate)

@@ -65,6 +65,20 @@ def is_enabled_for(logger: logging.Logger, level: int) -> bool:
     return not off and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
 
+@replaces(logging.Manager.getLogger)
+def get_logger(manager: logging.Manager, name: str) -> logging.Logger:
+    """logging.getLogger of a logger that exists, without the lock."""
+    found = manager.loggerDict.get(name)
+    if not isinstance(found, logging.Logger):
+        graph_break("a logger that does not exist yet")
+    return found  # type: ignore[return-value]
+
+
+@replaces(type.mro)
+def mro(cls: type) -> list[type]:
+    return list(cls.__mro__)
+
+
 # code of functions that replace others while tracing, and must not leave a region
 STAYING: IdentityMap[bool] = IdentityMap()
 for _code in lru_cache_wrapper.__code__.co_consts:

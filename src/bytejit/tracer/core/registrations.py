@@ -6,6 +6,7 @@ from bytejit.tracer.builtins import (
     dicts,
     heaps,
     iterators,
+    json_texts,
     lazy_iterators,
     numbers,
     polyfills,

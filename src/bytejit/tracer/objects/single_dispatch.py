@@ -31,7 +31,10 @@ def dispatched(t: Tracer, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) 
 
 def _chosen(t: Tracer, ask: types.FunctionType, source: Source, cls: type) -> Var:
     """The function for a class."""
-    cache = (ask.__closure__ or ())[ask.__code__.co_freevars.index("dispatch_cache")].cell_contents
+    kept = {n: c.cell_contents for n, c in zip(ask.__code__.co_freevars, ask.__closure__ or ())}
+    if any(getattr(v, "real", None) is kept["registry"] for v in t.effects.dirty.values()):
+        raise Break("a function of functools.singledispatch that is called after the region has registered another")
+    cache = kept["dispatch_cache"]
     if type(cache) is not WeakKeyDictionary:
         raise Break("a function of functools.singledispatch whose cache is the program's")
     try:

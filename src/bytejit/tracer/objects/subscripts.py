@@ -117,6 +117,8 @@ class Subscripts(Component):
     def _plain_index(self, key: Var) -> Var:
         """A tensor's index with what __index__ says in place of the instances that have one."""
         if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
+            if self.t.attributes.of_class(key.cls, "__getitem__") is not None:
+                raise Break(f"a tensor indexed by a {key.cls.__name__}, which torch may take for a sequence")
             return Known(self.index(key))
         if (
             isinstance(key, SeqVar)
