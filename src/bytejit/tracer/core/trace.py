@@ -216,16 +216,13 @@ def add_last_guards(t: Tracer) -> None:
 def drop_unread(t: Tracer, outputs: list[torch.fx.Node]) -> None:
     """Take tensors that the region only looked at out of the graph: a call would hold them, and with them their memory, until
     its end (a step that begins with `zero_grad()`: all gradients of the step before)."""
-    for v in list(t.inputs):
-        if (
-            isinstance(v, TensorVar)
-            and v.node is not None
-            and not v.node.users
-            and v.node not in outputs
-            and not is_written(t, v)
-        ):
+    given, kept = set(outputs), []
+    for v in t.inputs:
+        if isinstance(v, TensorVar) and v.node is not None and not v.node.users and v.node not in given and not is_written(t, v):
             t.graph.erase_node(v.node)
-            t.inputs.remove(v)
+        else:
+            kept.append(v)
+    t.inputs[:] = kept
 
 
 def replaced_gradients(t: Tracer, replay: SideEffectReplay, read: Container[Source]) -> tuple[tuple[int, int], ...]:

@@ -141,12 +141,10 @@ class Tensors(Component):
         return var
 
     def placeholder_name(self, source: Source) -> str:
+        """An identifier for an input. Two sources may differ only in characters that an identifier cannot have: FX numbers
+        such names."""
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
-        name = first = f"p_{name}" if name[0].isdigit() or name == "self" else name  # `self` is the module that FX makes
-        taken, n = {v.node.target for v in self.t.inputs if v.node is not None}, 1
-        while name in taken:  # two sources may differ only in characters that an identifier cannot have
-            name, n = f"{first}_{n}", n + 1
-        return name
+        return f"p_{name}" if name[0].isdigit() or name == "self" else name  # `self` is the module that FX makes
 
     # ---- operations ---------------------------------------------------------------------------------------------------
     def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
