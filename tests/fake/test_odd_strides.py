@@ -20,7 +20,7 @@ from tests.opinfo.twists import mapped  # noqa: E402
 # operators whose inputs are small and whose results are new tensors or views: elementwise, of layouts, of order
 SOME = (
     "abs add atan atan2 bitwise_and clamp clamp_max clamp_min clone complex copysign cumsum div.no_rounding_mode eq expm1 "
-    "fill flatten flip fliplr fmod frexp gcd hypot igamma index_put isnan lcm logical_and masked_fill maximum "
+    "fill flatten flip fliplr fmod frexp gcd hypot igamma index_put isin isnan lcm logical_and masked_fill maximum "
     "meshgrid.list_of_tensors msort mul nan_to_num nn.functional.hardtanh nn.functional.prelu nn.functional.relu6 "
     "nn.functional.softshrink polar pow randint_like reshape reshape_as sin sort sub tril triu unflatten unsqueeze view "
     "view_as where xlogy zeros_like"

@@ -31,6 +31,7 @@ from .mutation import (
     same_stride,
     with_defaults,
 )
+from .refused_calls import reaches_past
 
 aten = torch.ops.aten
 SEEDED = torch.Tag.nondeterministic_seeded
@@ -118,6 +119,8 @@ def _view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
         offset = out.m.offset - root.offset
         if offset < 0:
             raise CannotNormalise("as_strided: reaches before the first element of its base")
+        if reaches_past(root.spec, offset, out.m.shape, out.m.stride):
+            raise CannotNormalise("as_strided: reaches past the last element of its base")
         if same(offset, 0) and same(out.m.shape, root.spec.shape) and same_stride(out.m.shape, out.m.stride, root.spec.stride):
             out.bound = _root_bound(parent)
             return out

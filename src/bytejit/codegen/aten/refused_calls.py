@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.spec import span_of
+from bytejit.fake.rules.core import LaidOut
 from bytejit.fake.tensor import infer
 
 from .mutation import CannotNormalise
@@ -104,6 +106,17 @@ def _no_window(view: Any) -> Callable[[dict], bool]:
     return refused
 
 
+def reaches_past(base: LaidOut, offset: Any, shape: Sequence, stride: Sequence) -> bool:
+    """Whether a view of memory ends after the last element of what it views: torch refuses it, also where nothing reads it,
+    unless the storage of an input goes on after the input. Of symbolic sizes that it does not is a condition."""
+    return 0 not in shape and not offset + span_of(shape, stride) <= span_of(base.shape, base.stride)
+
+
+def _scatters_past(given: dict) -> bool:
+    window = given["size"], given["stride"]
+    return reaches_past(given["self"].m, given.get("storage_offset") or 0, *window) or _no_window(aten.as_strided.default)(given)
+
+
 def _norm_mixed(given: dict) -> bool:
     """A norm's weight and bias are of its input's dtype, or float32 for an input of few digits."""
     x = given["input"]
@@ -137,6 +150,7 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "select_scatter": _no_window(aten.select.int),
     "slice_scatter": _no_window(aten.slice.Tensor),
     "diagonal_scatter": _no_window(aten.diagonal.default),
+    "as_strided_scatter": _scatters_past,
     "index_fill": lambda given: given["index"].dtype is not torch.int64,
     "index_copy": _copies_badly,
     "index_select": lambda given: given["index"].dim() > 1 or given["index"].dtype not in (torch.int32, torch.int64),

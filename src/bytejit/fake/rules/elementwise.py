@@ -234,7 +234,7 @@ LIKE_FIRST = _laid_out(
     "flip sort sort.stable randint_like randint_like.low_dtype fill.Scalar fill.Tensor _prelu_kernel empty_like rand_like "
     "randn_like zeros_like ones_like full_like frexp.Tensor binary_cross_entropy index_put _unsafe_index_put",
 )
-ROW_MAJOR = _laid_out("rows", "tril triu masked_fill.Tensor mvlgamma")
+ROW_MAJOR = _laid_out("rows", "tril triu masked_fill.Tensor mvlgamma isin.Tensor_Tensor isin.Tensor_Scalar")
 ITERATED = frozenset({"aten::polar", "aten::complex"})  # by TensorIterator, without torch's tag of such operators
 
 

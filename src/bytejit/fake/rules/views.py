@@ -287,8 +287,11 @@ def _alias(x: HasMeta) -> Meta:
 
 
 @row("as_strided", beside="sizes")
-def _as_strided(x: HasMeta, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None) -> Meta:
-    return view(x.m, tuple(size), tuple(stride), offset)
+def _as_strided(x: HasMeta, size: Sequence[Size], stride: Sequence[Size], storage_offset: Size | None = None) -> Meta:
+    given = (*size, *stride, 0 if storage_offset is None else storage_offset)
+    if len(size) != len(stride) or any(type(n) is int and n < 0 for n in given):
+        raise NeedsMeta
+    return view(x.m, tuple(size), tuple(stride), storage_offset)
 
 
 @strided("diagonal")
