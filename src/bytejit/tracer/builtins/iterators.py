@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import types
 from collections.abc import Callable
@@ -13,9 +14,23 @@ import torch
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import (
+    FALSE,
+    NONE,
+    TRUE,
+    DictVar,
+    DictView,
+    GenVar,
+    InstanceVar,
+    IterVar,
+    Known,
+    SeqVar,
+    SymVar,
+    TensorVar,
+    Var,
+)
 from bytejit.tracer.core.versions import SUM_COMPENSATES
-from bytejit.tracer.objects import generators
+from bytejit.tracer.objects import generators, iterators
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
 from bytejit.tracer.objects.containers import base_of
 from bytejit.tracer.sizes.called_anew import call_anew
@@ -102,13 +117,18 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if in_program and isinstance(v, (InstanceVar, TensorVar)):
         return t.calls.call(t.attributes.special(v, "__reversed__"), [], {})
     if isinstance(v, SeqVar):
-        return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.limits.steps)
+        kept = iterators.of_deque(v) if v.cls is collections.deque else {}
+        return IterVar("reversed", {"seq": v, "at": len(v.items) - 1, **kept}, t.limits.steps)
     if own is MISSING and class_lookup(cls, "__getitem__")[0] is MISSING:
         raise t.raised(TypeError(f"'{cls.__name__}' object is not reversible"))
     if isinstance(v, InstanceVar) and own is MISSING:
         return IterVar("reversed items", {"of": v, "at": t.subscripts.length(v) - 1}, t.limits.steps)
     items = list(reversed(t.iteration.iterate(base_of(v))))
-    return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
+    state = {"seq": SeqVar(items, list), "at": 0}
+    if isinstance(v, (DictVar, DictView)):
+        owner = v if isinstance(v, DictVar) else v.owner
+        state |= {"of": owner, "size": len(owner.items), "words": "dictionary changed size during iteration"}
+    return IterVar("seq", state, t.limits.steps)
 
 
 def generator_of(v: Var) -> GenVar:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 from bytejit.tracer.builtins.polyfills import STAYING
 from bytejit.tracer.core.models import REPLACED
 from bytejit.tracer.core.signals import CannotReconstruct
@@ -15,6 +17,8 @@ def iterator(out: Statements, v: IterVar) -> str:
     name = out.new_name(v)
     if v.done:
         text = "iter(())"
+    elif v.kind in ("seq", "reversed") and _has_changed(out, v):
+        raise CannotReconstruct("an iterator over what the region changed", v.step)
     elif v.kind == "seq" and "text" not in s:
         text = f"iter({out.value(s['seq'])})"
         out.lines.append(f"{name} = {text}")
@@ -35,6 +39,8 @@ def iterator(out: Statements, v: IterVar) -> str:
             out.lines.append(f"for _ in range({skip}): next({name})")
         return name
     elif v.kind == "dict":
+        if len(s["owner"].items) != len(s["keys"]):
+            raise CannotReconstruct("an iterator over a dict that the region changed", v.step)
         owner = out.value(s["owner"])
         text = f"iter({owner}.{s['kind']}())"
         out.lines.append(f"{name} = {text}")
@@ -57,6 +63,18 @@ def iterator(out: Statements, v: IterVar) -> str:
         raise CannotReconstruct(f"an iterator ({v.kind})", v.step)
     out.lines.append(f"{name} = {text}")
     return name
+
+
+def _has_changed(out: Statements, v: IterVar) -> bool:
+    """Whether an iterator cannot be made anew: of a deque or a set that has changed since, it raises; what came from outside is
+    changed only after it is made, and it would stand elsewhere."""
+    s = v.state
+    if "size" in s and (s["size"] != len(s["of"].items) or s.get("was", s["of"].items) != s["of"].items):
+        return True
+    seq, dirty = s["seq"] if "seq" in s else None, out.t.effects.dirty
+    if seq is None or id(seq) not in dirty:
+        return False
+    return v.kind == "reversed" or seq.cls is collections.deque or s["at"] > 0
 
 
 def generator(out: Statements, v: GenVar) -> str:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from bytejit.tracer.core.signals import Raised
+from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, SeqVar, Var
 
 
 def _seq(t: Tracer, s: dict[str, Any]) -> Var | None:
     seq = s["seq"]
-    if "size" in s and len(s["of"].items) != s["size"]:
-        s["size"] = -1  # and so it stays
-        raise t.raised(RuntimeError(s["words"]))
+    _check_size(t, s)
     if s["at"] >= len(seq.items):
         return None
     s["at"] += 1
     return seq.items[s["at"] - 1]
 
 
+def _check_size(t: Tracer, s: dict[str, Any]) -> None:
+    """Of an iterator over a deque or a set, which may not change meanwhile. Raises: Raised, Break."""
+    if "size" in s and len(s["of"].items) != s["size"]:
+        s["size"] = -1  # and so it stays
+        raise t.raised(RuntimeError(s["words"]))
+    if "was" in s and s["was"] != s["of"].items:  # an item was set, or the deque is full and was appended to
+        raise Break("a deque that changes while it is iterated over")
+
+
 def _reversed(t: Tracer, s: dict[str, Any]) -> Var | None:
+    _check_size(t, s)
     if s["at"] < 0 or s["at"] >= len(s["seq"].items):
         return None
     s["at"] -= 1

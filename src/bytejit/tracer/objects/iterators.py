@@ -65,6 +65,11 @@ def _length_by(t: Tracer, v: Var, method: str) -> bool:
     return isinstance(length.obj, int)
 
 
+def of_deque(v: SeqVar) -> dict[str, Any]:
+    """What an iterator over a deque remembers of it."""
+    return {"of": v, "size": len(v.items), "was": list(v.items), "words": "deque mutated during iteration"}
+
+
 class Iteration(Component):
     """The part of the tracer that iterates."""
 
@@ -74,8 +79,7 @@ class Iteration(Component):
         if isinstance(v, (IterVar, GenVar)):
             return v
         if isinstance(v, SeqVar) and v.cls is collections.deque:
-            state = {"seq": v, "at": 0, "of": v, "size": len(v.items), "words": "deque mutated during iteration"}
-            return IterVar("seq", state, self.t.limits.steps)
+            return IterVar("seq", {"seq": v, "at": 0, **of_deque(v)}, self.t.limits.steps)
         if isinstance(v, SeqVar):
             return IterVar("seq", {"seq": v, "at": 0}, self.t.limits.steps)
         if isinstance(v, (DictVar, DictView)):
