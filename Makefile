@@ -101,7 +101,7 @@ asan: $(READY)   ## the compiled units, of guards and of kernels, under gcc's ad
 	BYTEJIT_CXX="g++ -fsanitize=address -fno-omit-frame-pointer -g" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so)" $(PY) -m pytest $(ASAN_TESTS) $(ARGS)
 
-opinfo: $(READY) ## torch's own operator table against eager, hours; ARGS="--jobs 8 --json rows.jsonl [--device cuda]"
+opinfo: $(READY) ## torch's own operator table against eager, hours; ARGS="--jobs 8 --json rows.jsonl [--device cuda]", ARGS=--modules: its modules
 	$(PY) -m tests.opinfo $(ARGS)
 
 clean:           ## delete .venv and what was built

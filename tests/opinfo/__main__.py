@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from . import jobs, plan
+from . import jobs, modules, plan
 from .harness import Row
 from .known import reason
 
@@ -33,6 +33,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--only", nargs="*", help="operators by name")
     p.add_argument("--sample", type=int, help="only about so many of the rows, drawn by --seed")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--modules", action="store_true", help="modules instead of operators: all of them, in this process")
     p.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return p.parse_args(argv)
 
@@ -67,12 +68,25 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def run_modules(only: list[str] | None, samples: int) -> int:
+    """Exit status: 0 when every row of the table of modules is right."""
+    found = []
+    for row in modules.rows(only):
+        found.append(modules.run_module(row, samples))
+        if found[-1].bad:
+            print(f"wrong  {row.name}  [{row.setting}]  {found[-1].bad}", flush=True)
+    print(table(found))
+    return int(any(row.bad for row in found))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit status: 0 when every row is right or known."""
     a = arguments(argv)
     if a.serve:
         jobs.serve(a.samples)
         return 0
+    if a.modules:
+        return run_modules(a.only, a.samples)
     chosen = plan.settings(a.device, a.dtypes, a.dynamic, a.grad, a.variants, a.twists)
     work = plan.sample(a.sample, a.seed, chosen) if a.sample else plan.work(chosen, a.only)
     rows = stored(a.json)
