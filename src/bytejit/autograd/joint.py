@@ -33,6 +33,7 @@ from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
 
 from .cut_graph import Dependent, WrittenInput
+from .leaf_order import ACCUMULATES
 from .versions import Kept, kept_by_eager
 
 
@@ -67,7 +68,14 @@ class Apart:
     index: int
 
 
-Recipe = Made | Given | JointView | Apart
+@dataclass(frozen=True)
+class MadeLeaf:
+    """Result `index`, which the graph has made a leaf: `requires_grad_()` of what was made inside."""
+
+    index: int
+
+
+Recipe = Made | Given | JointView | Apart | MadeLeaf
 
 
 @dataclass(frozen=True)
@@ -207,6 +215,7 @@ class _Results:
         self.bases: dict[Root, Made] = {}
         self.known: dict[int, Recipe] = {}
         self.shown: dict[Root, dict[int, Fake]] = {}
+        self.flat = flat
         for x in flat:
             if type(x) is Fake:
                 self.shown.setdefault(x.bound.root, {})[id(x)] = x
@@ -227,6 +236,8 @@ class _Results:
 
     def of_tensor(self, x: Fake) -> Recipe:
         root = x.bound.root
+        if is_made_leaf(x) and root.index is None and len(self.shown[root]) == sum(y is x for y in self.flat) == 1:
+            return MadeLeaf(self.other(out_of(self.rec, self.found, x)).index)
         if x.requires_grad and x is not root.fake and not x._is_view():  # its own for autograd, as torch.unsafe_chunk's are
             return self.differentiable(x, out_of(self.rec, self.found, x))
         if root.index is not None:
@@ -276,29 +287,41 @@ class _Results:
 
         if isinstance(recipe, JointView):
             return JointView(base(recipe.base), at(recipe.like), recipe.followed)
-        return Apart(at(recipe.index)) if isinstance(recipe, Apart) else base(recipe)
+        if isinstance(recipe, (Apart, MadeLeaf)):
+            return replace(recipe, index=at(recipe.index))
+        return base(recipe)
 
 
 def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
-    """Raises: Dependent where one result with a gradient is computed from another. As results of one autograd node, no gradient
-    could flow between them."""
+    """Raises: Dependent where one result with a gradient is computed from another, or from a leaf that the graph makes. As
+    results of one autograd node, no gradient could flow between them."""
     edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals)}
+    made = {id(x): k for k, (x, r) in enumerate(zip(results.flat, results.recipes)) if isinstance(r, MadeLeaf)}
     seen, stack = set(), [edge for p in results.primals for edge in p.grad_fn.next_functions]
-    found = set()
+    found, leaves = set(), set()
     while stack:
         edge = stack.pop()
         if edge in edges:
             found.add(edges[edge])
+        if made and edge[0] is not None and edge[0].name() == ACCUMULATES and id(edge[0].variable) in made:
+            leaves.add(made[id(edge[0].variable)])
         if edge[0] is not None and edge not in seen:
             seen.add(edge)
             stack += edge[0].next_functions
-    if found:
-        shown = list(gm.graph.nodes)[-1].args[0]
+    if found or leaves:
         order = list(gm.graph.nodes)
+        shown = order[-1].args[0] if isinstance(order[-1].args[0], (tuple, list)) else order[-1].args
         nodes = [n for n, r in zip(shown, results.recipes) if getattr(getattr(r, "base", r), "index", None) in found and own(r)]
+        nodes += [last_of(shown[k]) for k in leaves]
         if not nodes:
             raise CannotNormalise("an output that needs a gradient is computed from another, of which only views are returned")
         raise Dependent(min(nodes, key=order.index))
+
+
+def last_of(node: fx.Node) -> fx.Node:
+    """The call that makes a tensor a leaf with gradients, which may be behind the one that makes it."""
+    sets = [n for n in node.users if n.op == "call_method" and n.target == "requires_grad_" and n.args[0] is node]
+    return sets[-1] if sets else node
 
 
 def by_function(x: Fake, of: Fake) -> bool:
@@ -361,7 +384,12 @@ def bytes_of(spec: Spec) -> float:
     return float(math.prod(map(ix.hint, spec.shape)) * spec.dtype.itemsize)
 
 
+def is_made_leaf(x: Fake) -> bool:
+    """Whether an output is a leaf that the graph itself makes."""
+    return x.requires_grad and x.is_leaf
+
+
 def refuse_leaf(x: Fake) -> None:
     """Raises: CannotNormalise where an output is a leaf that the graph itself would have to make."""
-    if x.requires_grad and x.is_leaf:
+    if is_made_leaf(x):
         raise CannotNormalise("an output is a leaf: requires_grad_() of what was made inside")

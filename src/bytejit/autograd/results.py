@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .joint import Given, JointView, Made, Recipe
+from .joint import Given, JointView, Made, MadeLeaf, Recipe
 
 
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
@@ -19,6 +19,8 @@ def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
         return lambda made, inputs: made[index]
     if isinstance(recipe, Given):
         return lambda made, inputs: inputs[index]
+    if isinstance(recipe, MadeLeaf):
+        return lambda made, inputs: made[index].requires_grad_()
     return lambda made, inputs: made[index].detach()
 
 

@@ -215,5 +215,5 @@ def changed_since(t: torch.Tensor, version: int) -> RuntimeError:
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead. Hint: enable "
         "anomaly detection to find the operation that failed to compute its gradient, with "
-        "torch.autograd.set_detect_anomaly(True)."
+        "torch.autograd.set_detect_anomaly(True, check_nan=False)."
     )
