@@ -6,14 +6,11 @@ Importing this package loads no compiler: the tracer and the code generators are
 from bytejit.common.counters import counters
 from bytejit.common.dims import mark_dynamic, mark_static
 from bytejit.common.registry import backends_table, graph_break, is_compiling, list_backends, register_backend, register_target
+from bytejit.runtime.marks import allow_in_graph, assume_constant_result, disable, disallow_in_graph
 
 from . import exc
 from .api import (
-    allow_in_graph,
-    assume_constant_result,
     compile,
-    disable,
-    disallow_in_graph,
     explain,
     export,
     minify,

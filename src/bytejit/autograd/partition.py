@@ -7,7 +7,6 @@ forward: inputs, constants -> results, saved values, sizes          backward: sa
 from __future__ import annotations
 
 import operator
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import (
-    Alias,
     Aten,
     Const,
     Input,
@@ -38,6 +36,7 @@ from bytejit.common.spec import Spec
 from .joint import Given, Joint, JointView, Recipe, bytes_of
 from .nodes import ancestors, copied, placed
 from .nodes import base_of as root_of
+from .symbols import names_in, symbols_of
 from .versions import Kept
 
 
@@ -350,40 +349,3 @@ class _Partition:
 def positions_used(outs: Iterable[Out], mutations: Iterable) -> list[int]:
     """The positions of the values that outputs and writes need, sorted."""
     return sorted({p for o in outs for p in positions(o)} | {m.position for m in mutations})
-
-
-# ---- sizes -----------------------------------------------------------------------------------------------------------
-def symbols_of(x: object) -> dict[str, ix.Sym]:
-    """The size symbols anywhere in a value, by name."""
-    if isinstance(x, ix.Index):
-        return ix.symbols(x)
-    if isinstance(x, Spec):
-        return symbols_of((x.shape, x.stride))
-    if isinstance(x, Alias):
-        return symbols_of((x.size, x.stride, x.offset))
-    if isinstance(x, (tuple, list)):
-        return {k: v for y in x for k, v in symbols_of(y).items()}
-    if isinstance(x, dict):
-        return symbols_of(tuple(x.values()))
-    if isinstance(x, slice):
-        return symbols_of((x.start, x.stop, x.step))
-    return {}
-
-
-def names_in(x: object) -> set[str]:
-    """The names of the symbolic sizes and floats in a value. A computed one counts by the names that it is computed from."""
-    found = set()
-    for name, symbol in symbols_of(x).items():
-        found |= set(re.findall(r"\b[sf]\d+\b", symbol.text)) if symbol.text else {name}
-    for real in reals_in(x):
-        found |= set(re.findall(r"\b[sf]\d+\b", real.text))
-    return found
-
-
-def reals_in(x: object) -> list[Real]:
-    """The symbolic floats anywhere in a value."""
-    if isinstance(x, dict):
-        x = tuple(x.values())
-    if isinstance(x, (tuple, list)):
-        return [r for y in x for r in reals_in(y)]
-    return [x] if isinstance(x, Real) else []

@@ -51,7 +51,7 @@ NO_CLASS = (  # how each says that it was given no class
 @models(builtins.isinstance)
 def isinstance_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = _is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0])
-    if not found and isinstance(args[0], InstanceVar) and t.attributes.says_class(args[0].cls):
+    if not found and isinstance(args[0], InstanceVar) and t.instance_attributes.says_class(args[0].cls):
         # a proxy names the class that it stands for
         said = t.as_class(t.values.real(t.attributes.getattr(args[0], "__class__", NONE)))
         found = said not in (None, args[0].cls) and _is_a(t, said, args[1], "__instancecheck__", args[0])
@@ -192,7 +192,7 @@ def object_delattr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(object.__getattribute__)
 def object_getattribute(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], InstanceVar):
-        return t.attributes.generic_getattr(args[0], t.const(args[1]), fallback=False)
+        return t.instance_attributes.generic_getattr(args[0], t.const(args[1]), fallback=False)
     return t.attributes.getattr(args[0], t.const(args[1]))
 
 

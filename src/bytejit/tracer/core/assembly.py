@@ -13,6 +13,7 @@ from bytejit.tracer.objects.calls import Calls
 from bytejit.tracer.objects.classes import Classes
 from bytejit.tracer.objects.comparisons import Comparisons
 from bytejit.tracer.objects.context_variables import ContextVariables
+from bytejit.tracer.objects.instance_attributes import InstanceAttributes
 from bytejit.tracer.objects.instantiation import Instantiation
 from bytejit.tracer.objects.iterators import Iteration
 from bytejit.tracer.objects.known_attributes import KnownAttributes
@@ -47,6 +48,7 @@ PARTS: dict[str, type[Component]] = {
     "values": Wrapping,
     "names": Names,
     "attributes": Attributes,
+    "instance_attributes": InstanceAttributes,
     "known_attributes": KnownAttributes,
     "attribute_writes": AttributeWrites,
     "operators": Operators,

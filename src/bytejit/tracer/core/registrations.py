@@ -29,7 +29,7 @@ from bytejit.tracer.torch import (
     library_settings,
     made_wrappers,
     optimizers,
-    overrides,
+    override_models,
     parameters,
     process_groups,
     recurrent,

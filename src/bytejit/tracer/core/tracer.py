@@ -12,7 +12,6 @@ import torch
 from bytejit.common.interrupts import SIGNALS
 from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE
 from bytejit.common.where import Where
-from bytejit.compat import numpy_types
 from bytejit.errors import Bug
 from bytejit.fake.tensor import FakeMode
 from bytejit.guards.guard_set import GuardSet
@@ -26,35 +25,21 @@ from .effects import Effects
 from .frame import Frame
 from .job import Job, Snapshot
 from .limits import Limits
-from .made_ids import IdVar
-from .models import REPLACED
-from .numpy_values import ArrayVar, TensorArrayVar
-from .open_values import OpenVar
+from .numpy_values import ArrayVar
+from .python_types import python_type
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, RETURN
-from .texts import TextVar
 from .values import (
     NONE,
-    CellVar,
     DeferredVar,
-    DictVar,
-    DictView,
-    FuncVar,
     GenVar,
     InstanceVar,
     IterVar,
     Known,
     Lazy,
-    MethodVar,
-    PropertyVar,
     SeqVar,
-    SetVar,
-    SliceVar,
-    SuperVar,
-    SymVar,
     TensorVar,
-    TracebackVar,
     Var,
 )
 
@@ -186,32 +171,8 @@ class Tracer:
             self.effects.dirty[id(v)] = v
 
     def type_of(self, v: Var) -> type:
-        v = self.values.real(v)
-        if type(v) is SymVar:
-            return int if isinstance(v.value, torch.SymInt) else float
-        if isinstance(v, OpenVar):
-            return type(v.real)
-        if type(v) is TextVar:
-            return str
-        if isinstance(v, Known):
-            return type(v.obj)
-        if isinstance(v, TensorVar):
-            return torch.Tensor if v.cls is None else v.cls
-        if isinstance(v, (SeqVar, DictVar, DictView, SetVar, InstanceVar, PropertyVar, TensorArrayVar)):
-            return v.cls
-        if isinstance(v, IterVar):
-            if v.kind == "external":
-                return type(v.state["real"])
-            return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
-        if isinstance(v, DeferredVar):
-            return v.kind
-        if isinstance(v, GenVar) and v.call is not None:
-            instead = REPLACED.get(v.call[0].code)
-            instead = getattr(instead, "__self__", instead)  # itertools.chain, of its from_iterable
-            return instead if isinstance(instead, type) else types.GeneratorType
-        if isinstance(v, MethodVar) and isinstance(v.func, Known):
-            return BOUND_TYPES.get(type(v.func.obj), types.MethodType)
-        return PYTHON_TYPES[type(v)]
+        """The Python type of the object that a value stands for."""
+        return python_type(self.values.real(v))
 
     def as_class(self, v: Var) -> type | None:
         v = self.values.real(v)
@@ -362,34 +323,3 @@ class Tracer:
     @property
     def start(self) -> Point:
         return self.job.rewritten.points[self.job.point]
-
-
-PYTHON_TYPES = {
-    IdVar: int,
-    ArrayVar: numpy_types.ARRAY,
-    CellVar: types.CellType,
-    FuncVar: types.FunctionType,
-    MethodVar: types.MethodType,
-    SliceVar: slice,
-    GenVar: types.GeneratorType,
-    SuperVar: super,
-    TracebackVar: types.TracebackType,
-}
-# what a method written in C is once it is bound
-BOUND_TYPES = {
-    types.MethodDescriptorType: types.BuiltinMethodType,
-    types.ClassMethodDescriptorType: types.BuiltinMethodType,
-    types.BuiltinFunctionType: types.BuiltinMethodType,
-    types.WrapperDescriptorType: types.MethodWrapperType,
-}
-ITERATOR_TYPES: dict[str, type] = {
-    "seq": type(iter([])),
-    "reversed": type(reversed([])),
-    "reversed items": reversed,
-    "dict": type(iter({})),
-    "range": type(iter(range(0))),
-    "enumerate": enumerate,
-    "zip": zip,
-    "map": map,
-    "filter": filter,
-}

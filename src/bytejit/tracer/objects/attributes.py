@@ -14,7 +14,6 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.type_forms import FORMS
-from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import ArrayVar
@@ -28,7 +27,6 @@ from bytejit.tracer.core.values import (
     FuncVar,
     InstanceVar,
     Known,
-    Lazy,
     MethodVar,
     SeqVar,
     SliceVar,
@@ -40,17 +38,10 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS, NAMES_THE_ENTER
 
-from . import thread_locals
-from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
+from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_library, structseq_fields
 from .containers import full_name, to_python
 from .exceptions import name_missed
 
-GENERIC_GETATTR = (
-    object.__getattribute__,
-    BaseException.__getattribute__,
-    functools.partial.__getattribute__,
-    types.SimpleNamespace.__getattribute__,
-)
 FIELD = type(NAMESPACE(collections.namedtuple("_OfField", "a"))["a"])  # the descriptor that reads a field of a named tuple
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
@@ -73,7 +64,7 @@ class Attributes(Component):
 
     def _getattr(self, v: Var, name: str) -> Var:
         if isinstance(v, InstanceVar):
-            return self.instance_getattr(v, name)
+            return self.t.instance_attributes.instance_getattr(v, name)
         if isinstance(v, TensorVar):
             return self.t.tensor_attributes.tensor_getattr(v, name)
         if isinstance(v, DeferredVar):
@@ -278,87 +269,7 @@ class Attributes(Component):
             return NONE
         raise Break(f"reading {v.cls.__name__}.{name}")
 
-    # ---- instances ----------------------------------------------------------------------------------------------------
-    def instance_getattr(self, v: InstanceVar, name: str) -> Var:
-        cls = v.cls
-        lookup, owner = class_lookup(cls, "__getattribute__")
-        if lookup not in GENERIC_GETATTR:
-            if isinstance(lookup, types.FunctionType):
-                try:
-                    return self.t.calls.call(self.class_value(owner, "__getattribute__", lookup), [v, Known(name)], {})
-                except Raised as e:
-                    return self._by_getattr(v, name, e)
-            if lookup is thread_locals.READS:
-                return thread_locals.attribute(self.t, v, name)
-            if not issubclass(cls, (dict, list, tuple, str, int, float, bytes, set)):
-                raise Break(f"reading {cls.__name__}.{name} of a C object")
-        return self.generic_getattr(v, name)
-
-    def says_class(self, cls: type) -> bool:
-        """Whether what an instance names as its `__class__` is for the program to say (proxies, mocks)."""
-        return class_lookup(cls, "__class__")[1] is not object or isinstance(
-            class_lookup(cls, "__getattribute__")[0], types.FunctionType
-        )
-
-    def generic_getattr(self, v: InstanceVar, name: str, fallback: bool = True) -> Var:
-        """object.__getattribute__, then __getattr__."""
-        cls = v.cls
-        if name == "__class__" and class_lookup(cls, name)[1] is object:
-            return self.t.values.constant(cls)
-        if name == "__dict__" and v.ns is not None:
-            return v.ns
-        found, owner = class_lookup(cls, name)
-        if found is not MISSING and is_data_descriptor(found):
-            try:
-                return self.bind_descriptor(found, owner, v, cls, name)
-            except Raised as e:
-                if not fallback:
-                    raise
-                return self._by_getattr(v, name, e)
-        if v.ns is not None:
-            value = self.t.values.lookup(v.ns, name)
-            if value is not None:
-                return value
-        if found is not MISSING:
-            return self.bind_descriptor(found, owner, v, cls, name)
-        if fallback:
-            return self._by_getattr(v, name)
-        missed = self.no_attribute(cls.__name__, name)
-        name_missed(missed.exc, v, name)
-        raise missed
-
-    def _by_getattr(self, v: InstanceVar, name: str, missed: Raised | None = None) -> Var:
-        """What the class's __getattr__ says of a name that was missed. Raises: missed, where it has none."""
-        found, owner = class_lookup(v.cls, "__getattr__")
-        if owner is None or missed is not None and not issubclass(missed.exc.cls, AttributeError):
-            raise missed or self.no_attribute(v.cls.__name__, name)
-        if found is torch.nn.Module.__getattr__:
-            return self.module_getattr(v, name)
-        if isinstance(found, types.FunctionType):
-            return self.t.calls.call(self.class_value(owner, "__getattr__", found), [v, Known(name)], {})
-        return self.t.calls.call(self.special(v, "__getattr__"), [Known(name)], {})
-
-    def module_getattr(self, v: InstanceVar, name: str) -> Var:
-        """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""
-        unread = []
-        for table, kind in (("_parameters", ModuleParam), ("_buffers", ModuleBuffer), ("_modules", SubModule)):
-            d = self.t.values.lookup(v.ns, table, decides=False) if v.ns is not None else None
-            if d is None:
-                continue
-            raw = d.obj if type(d) is Lazy and d.var is None else None
-            if type(raw) is dict and v.source is not None:
-                # the common case: not yet looked at, so it is read through the short source
-                if name in raw:
-                    return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.origin, name))
-                unread.append(d)  # where a later table has the name its entry decides: register_* keeps names apart
-                continue
-            value = self.t.subscripts.found(self.t.values.real(d), name)
-            if value is not None:
-                return value
-        for d in unread:
-            self.t.values.lookup(expect(self.t.values.real(d), DictVar), name)  # adds a guard that the name is absent
-        raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
-
+    # ---- special methods, super() ------------------------------------------------------------------------------------------
     def special(self, v: Var, name: str) -> Var:
         """A special method, looked up on the type as the interpreter does; bound. Raises: Raised."""
         found = self.find_special(v, name)
