@@ -6,6 +6,7 @@ frozen, hashable (the hash is kept: chains are long and looked up often), and co
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -126,8 +127,6 @@ class Builtin(Source):
     var: str
 
     def expr(self, at: SourcePrinter) -> str:
-        import builtins
-
         return f"{at.bind(builtins.__dict__, 'builtins')}[{self.var!r}]"
 
     def name(self) -> str:

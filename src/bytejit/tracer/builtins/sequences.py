@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import math
 import types
 from collections.abc import Callable
 
@@ -268,8 +269,6 @@ def index(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Va
 
 @models(torch.Size.numel)
 def size_numel(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    import math
-
     return t.operators.fold(lambda: math.prod(t.const(args[0])))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -11,6 +12,7 @@ from bytejit.common.identity import IdentityMap
 from bytejit.common.special_cases import NOT_THE_USERS
 from bytejit.rewriter import decoder
 from bytejit.rewriter.opcodes import OPNAME, has_argument
+from bytejit.tracer.objects.exceptions import exception_var
 
 from .signals import Break, Raised
 from .values import CellVar, DictVar, FuncVar, GenVar, Known, SeqVar, Var
@@ -130,8 +132,6 @@ class Frame:
 
 
 def type_error(message: str) -> Raised:
-    from bytejit.tracer.objects.exceptions import exception_var
-
     return Raised(exception_var(TypeError(message)))
 
 
@@ -179,8 +179,6 @@ def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict
 
 def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     """A call that does not fit its signature: let CPython word the TypeError, on an empty function with the same signature."""
-    import types
-
     code = func.code
     body = compile("def f(): pass", "<signature>", "exec").co_consts[0]
     try:
@@ -204,8 +202,6 @@ def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[s
             )
             probe(*([None] * len(args)), **{k: None for k in kwargs})
     except TypeError as e:
-        from bytejit.tracer.objects.exceptions import exception_var
-
         raise Raised(exception_var(TypeError(*e.args))) from None
     except Exception as e:  # the function cannot be built on this Python: the original will raise by itself
         raise Break(f"a call of {func.qualname} that does not fit its parameters ({e})") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bytejit.guards.sources import Global
+import builtins
+
+from bytejit.guards.sources import Builtin, Global, Scope
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame
 
@@ -41,15 +43,9 @@ class Names(Component):
 
     def builtin(self, f: Frame, name: str, table: dict, deleted: bool) -> Var:
         """A name that is not among the globals; deleted: the region says so, and no guard asks the globals."""
-        from bytejit.guards.sources import Scope
-
         if not deleted:
             self.t.guard("DICT_ABSENT", Scope.of(f.globals), name)
-        import builtins
-
         if table is vars(builtins):
-            from bytejit.guards.sources import Builtin
-
             return self.t.values.memo_lazy(("b", name), table[name], lambda: Builtin(name))
         return self.t.values.memo_lazy(("b", id(table), name), table[name], lambda: Global.of(table, name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
 from typing import Any
@@ -124,8 +125,6 @@ class Instantiation(Component):
 
     def _new_of_builtin(self, cls: type, base: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """An instance of a user's subclass of a built-in type; the part __init__ fills stays empty here."""
-        import collections
-
         made = self.object_new(cls)
         if base is dict:
             known = (collections.OrderedDict, collections.defaultdict)

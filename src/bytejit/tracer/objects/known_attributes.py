@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 from bytejit.common import special_cases
-from bytejit.guards.sources import Attr, InstanceDict, KnownSource
+from bytejit.guards.sources import Attr, Global, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import TextVar
@@ -100,8 +100,6 @@ class KnownAttributes(Component):
         if deleted and name != "__dict__" and found is MISSING:
             raise self.t.raised(AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module))
         if not deleted and name in module.__dict__:
-            from bytejit.guards.sources import Global
-
             return self.t.values.memo_lazy(
                 ("g", id(module.__dict__), name), module.__dict__[name], lambda: Global.of(module.__dict__, name)
             )

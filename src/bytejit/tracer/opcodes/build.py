@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 from typing import Any
 
 from bytejit.tracer.core.frame import Frame, Ins
@@ -199,15 +200,11 @@ def get_len(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("MATCH_MAPPING")
 def match_mapping(t: Tracer, f: Frame, ins: Ins) -> None:
-    import collections.abc
-
     f.push(t.values.constant(issubclass(t.type_of(t.values.real(f.stack[-1])), collections.abc.Mapping)))
 
 
 @handles("MATCH_SEQUENCE")
 def match_sequence(t: Tracer, f: Frame, ins: Ins) -> None:
-    import collections.abc
-
     cls = t.type_of(t.values.real(f.stack[-1]))
     f.push(t.values.constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
 

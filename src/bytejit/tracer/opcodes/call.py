@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from typing import Any
 
@@ -183,8 +184,6 @@ def import_from(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("LOAD_BUILD_CLASS")
 def load_build_class(t: Tracer, f: Frame, ins: Ins) -> None:
-    import builtins
-
     f.push(Known(builtins.__build_class__))
 
 
