@@ -65,10 +65,10 @@ def sentence(package: str, src: Path) -> str:
 def arrows(module: ModuleType) -> list[tuple[str, str]]:
     """Imports between packages, without those that others imply: (a, b) is left out where a imports c and c leads to b."""
     direct: dict[str, set[str]] = {}
-    for name, path in module.modules().items():
-        for target, _ in module.imports(name, path):
+    for name in module.modules():
+        for target, _ in module.imports(name):
             other = module.own(target)
-            if other is not None and module.room(other) != module.room(name):
+            if other is not None and (name, other) not in module.NAMED_ABOVE and module.room(other) != module.room(name):
                 direct.setdefault(module.room(name), set()).add(module.room(other))
 
     def reached(package: str) -> set[str]:

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
-RUN = ("CONTRIBUTING.md", "docs/custom-backend.md")  # every block marked `python` is run, in order, as one program
+# every block marked `python` is run, in order, as one program
+RUN = ("README.md", "CONTRIBUTING.md", "docs/custom-backend.md", "docs/migrating.md", "docs/tools.md")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w/.<~-])[\w-]+(?:/[\w.-]+)*/[\w-]+\.(?:py|h|md|svg|png|toml|yml)\b")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
@@ -106,6 +107,10 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_generated_pages_are_current(script: str) -> None:
     out = subprocess.run([sys.executable, str(DOCS / script), "--check"], capture_output=True, text=True, timeout=600)
     assert out.returncode == 0, out.stderr
+
+
+def test_every_page_with_code_is_run() -> None:
+    assert {name_of(page) for page in PAGES if BLOCK.search(page.read_text())} == set(RUN)
 
 
 @pytest.mark.cxx
