@@ -1,4 +1,7 @@
-"""The public functions: `compile`, `optimize`, `explain`, `export`, `reset`. What steers the tracer is in `runtime/marks.py`."""
+"""The public functions: `compile`, `optimize`, `explain`, `export`, `reset`.
+
+The marks that steer the tracer are in `runtime/marks.py`.
+"""
 
 from __future__ import annotations
 
