@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextvars
 import enum
 import gc
 import types
@@ -49,6 +48,7 @@ from bytejit.tracer.objects.identities import fix_key
 from bytejit.tracer.objects.open_writes import ExternalDict
 from bytejit.tracer.sizes.called_anew import open_constant
 
+from .object_kinds import BOUND, BY_REFERENCE, IN_SETS, SINGLETONS, UNBOUND, is_reference, real_items
 from .signals import Break
 from .values import (
     FALSE,
@@ -66,33 +66,6 @@ from .values import (
     SliceVar,
     Var,
 )
-
-BY_REFERENCE = (
-    type,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-    property,
-    types.MethodWrapperType,
-    staticmethod,
-    classmethod,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    types.GenericAlias,
-    *numpy_types.FUNCTION_TYPES,
-    type(collections.abc.Callable[[int], int]),
-    types.UnionType,
-    contextvars.ContextVar,
-)
-BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
-UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
-IN_SETS = (*BY_REFERENCE, types.FunctionType)  # known by identity in a set
-# singletons compared by identity: a guard `is` is cheaper than `==` and as strict
-SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 
 
 class Wrapping(Component):
@@ -382,17 +355,3 @@ class Wrapping(Component):
         if found is None or found.obj is not obj:
             found = self.t.memo[key] = self._fetched(Lazy(obj, source()))
         return found
-
-
-def is_reference(obj: object) -> bool:
-    """Whether it is a weak reference to an object that is equal to itself only."""
-    if not isinstance(obj, weakref.ReferenceType) or (of := obj()) is None:
-        return False
-    return (type(of).__hash__, type(of).__eq__) == (object.__hash__, object.__eq__)
-
-
-def real_items(d: Any) -> list[tuple]:
-    """The pairs of a real mapping in its own order, past what a subclass overrides: no key is compared with another."""
-    if isinstance(d, collections.OrderedDict):  # dict.items would tell the order before move_to_end
-        return list(collections.OrderedDict.items(d))
-    return list(dict.items(d) if isinstance(d, dict) else d.items())
