@@ -43,18 +43,18 @@ OFF_SUBCLASSES, OFF_ALL = torch._C.DisableTorchFunctionSubclass, torch._C.Disabl
 NOT_IMPLEMENTED = NotImplemented
 
 
-class ModeTold(BaseException):
+class OverrideAsked(BaseException):
     """Carries what torch told a mode."""
 
 
-class Noting(TorchFunctionMode):
+class FirstAsked(TorchFunctionMode):
     """Stops at the first function that torch tells modes of."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise ModeTold(func, args, kwargs or {})
+        raise OverrideAsked(func, args, kwargs or {})
 
 
-class Stand:
+class OverridingArgument:
     """Stands for an object with a `__torch_function__` while torch dispatches."""
 
     @classmethod
@@ -141,9 +141,9 @@ class Overrides(Component):
         known: dict[int, tuple] = {}
         given = [self._stand_in(a, known) for a in args], {k: self._stand_in(v, known) for k, v in kwargs.items()}
         try:
-            with torch._C._EnableTorchFunction(), Noting():
+            with torch._C._EnableTorchFunction(), FirstAsked():
                 fn(*given[0], **given[1])
-        except ModeTold as e:
+        except OverrideAsked as e:
             func, args, kwargs = e.args
             return func, [self._var_of(a, known) for a in args], {k: self._var_of(v, known) for k, v in kwargs.items()}
         except Exception:  # the caller calls it again
@@ -155,7 +155,7 @@ class Overrides(Component):
         if isinstance(v, TensorVar):
             made = v.fake
         elif isinstance(v, InstanceVar) and overrides(v.cls):
-            made = Stand()
+            made = OverridingArgument()
         elif type(v) is SeqVar and v.cls in (list, tuple):
             made = v.cls([self._stand_in(i, known) for i in v.items])
         elif isinstance(v, SliceVar):
