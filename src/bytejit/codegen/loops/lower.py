@@ -59,7 +59,7 @@ def supported(specs: Any) -> bool:
 def lower(aten: Any) -> Loops:
     """The loops of a functional ATen graph. aten: an `Aten`; its graph, outputs and mutations are read. Raises: Bug for a node
     that no ATen graph has."""
-    ctx = Lowering(0)
+    ctx = Lowering()
     ctx.home = home_of(aten.graph)
     env: dict[Any, Any] = {}
     outputs: tuple[Any, ...] = next((n.args[0] for n in reversed(aten.graph.nodes) if n.op == "output"), ())

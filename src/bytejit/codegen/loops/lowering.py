@@ -57,7 +57,7 @@ def dims_of(shape: tuple) -> tuple[tuple[Index, ...], dict[str, Any]]:
 class Lowering:
     """The state of one lowering. The `lower` functions of rows build through its methods."""
 
-    def __init__(self, inputs: int):
+    def __init__(self) -> None:
         self.cons = Cons()
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Kernel | Extern] = []

@@ -64,8 +64,6 @@ class Op:
     lower: Callable | None = None
     out: str | None = None  # extern rows: the overload that writes into given memory: "aten.mm.out"
     unsized: tuple[int, ...] = ()  # extern rows: results of a size that only the library knows, and only it reads
-    # largest error the tests allow against ref, in units of f32's last place
-    tol: float = 4.0
 
     def text(self, language: str, dtype: str) -> str:
         """The row's text for the deciding dtype. Raises: KeyError naming row, language and dtype when there is

@@ -157,9 +157,9 @@ def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict
         elif varkw:
             rest[key] = value
         else:
-            _check_against_python(t, func, args, kwargs)
+            _check_against_python(func, args, kwargs)
     if extra and not varargs:
-        _check_against_python(t, func, args, kwargs)
+        _check_against_python(func, args, kwargs)
     if varkw:
         out[names[total + (1 if varargs else 0)]] = DictVar({k: (Known(k), v) for k, v in rest.items()})
     defaults = func.defaults
@@ -167,17 +167,17 @@ def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict
         if name not in out:
             at = i - (npos - len(defaults))
             if at < 0:
-                _check_against_python(t, func, args, kwargs)
+                _check_against_python(func, args, kwargs)
             out[name] = defaults[at]
     for name in names[npos:total]:
         if name not in out:
             if name not in func.kwdefaults:
-                _check_against_python(t, func, args, kwargs)
+                _check_against_python(func, args, kwargs)
             out[name] = func.kwdefaults[name]
     return out
 
 
-def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+def _check_against_python(func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     """A call that does not fit its signature: let CPython word the TypeError, on an empty function with the same signature."""
     code = func.code
     body = compile("def f(): pass", "<signature>", "exec").co_consts[0]
