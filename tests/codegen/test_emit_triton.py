@@ -229,11 +229,21 @@ def test_a_temp_that_stays_in_registers_takes_no_memory(fn, shape: tuple) -> Non
     assert not plan.offsets and not plan.arena
 
 
-@pytest.mark.parametrize("dtype, turn", [(torch.float32, (8192, 32)), (torch.bfloat16, (4096, 16))])
-def test_long_rows_take_what_stays_in_the_cache(dtype: torch.dtype, turn: tuple[int, int]) -> None:
-    plan = planned(lambda x: x.softmax(-1), (r(300, 50257).to(dtype),), 132, PERSISTENT - 1)
+@pytest.mark.parametrize(
+    "dtype, columns, turn",
+    [(torch.float32, 50257, (8192, 32)), (torch.bfloat16, 50257, (8192, 16)), (torch.bfloat16, 40001, (4096, 16))],
+)
+def test_long_rows_take_what_stays_in_the_cache(dtype: torch.dtype, columns: int, turn: tuple[int, int]) -> None:
+    """Of 40,001 elements many remain after whole iterations of 8,192."""
+    plan = planned(lambda x: x.softmax(-1), (r(300, columns).to(dtype),), 132, PERSISTENT - 1)
     tile = plan.steps[0].schedule.tiles[0]
     assert (tile["R"], tile.warps) == turn
+
+
+@pytest.mark.parametrize("columns, looped", [(32001, True), (32000, False), (16001, False)])
+def test_long_rows_that_are_not_aligned_are_a_loop(columns: int, looped: bool) -> None:
+    plan = planned(lambda x: x.log_softmax(-1), (r(300, columns),), 132, PERSISTENT)
+    assert plan.steps[0].schedule.looped == looped
 
 
 def test_what_leans_on_something_else_stays_where_it_is() -> None:

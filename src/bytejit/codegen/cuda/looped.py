@@ -7,10 +7,12 @@ from typing import Any
 
 from bytejit.codegen.cuda.tiles import power
 from bytejit.codegen.emit import common
+from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce
 from bytejit.codegen.loops.passes.online_reductions import KINDS, leader
 
+from .aligned_rows import LANES, aligned, all_aligned, common_start, row_start
 from .expressions import combine, constant, fold, scan
 from .kernel import Printer, ceil_div, product, size_text
 
@@ -26,8 +28,10 @@ def kept(r: Reduce) -> list[tuple[Any, str]]:
 
 class LoopedRows(Printer):
     """The part of a kernel's printer that walks long rows: accumulators, steps, and the combination of parts. total: the rows;
-    states: what a reduction that carries a state ended with; partial: what a part of a split row left in scratch."""
+    states: what a reduction that carries a state ended with; partial: what a part of a split row left in scratch; row_begin:
+    where the row of an aligned loop begins, while that is printed."""
 
+    row_begin: ix.Index | None = None
     total: Any
     states: dict[str, list[str]]
     partial: dict[Any, tuple[Any, ...]]
@@ -63,9 +67,12 @@ class LoopedRows(Printer):
         self.enter_row(p)
         exact = exact or not high and self.exact(size, block)
         self.hoist(p)
-        accs = self.accumulators(p)
+        start = common_start(p) if self.sched.single and not high else None
+        accs = self.accumulators(p, start)
         end = high or size_text(size)
-        if exact:
+        if start is not None:
+            self.from_aligned(p, accs, start, size)
+        elif exact:
             self.loop(p, accs, (low, low, end), None)
         else:
             begin, count = ("", end) if low == "0" else (f"{low} + ", f"({end} - {low})")
@@ -75,6 +82,29 @@ class LoopedRows(Printer):
             self.enter_row(p)
             self.loop(p, accs, (low, whole, end), end)
         return self.folded(p, accs)
+
+    def from_aligned(self, p: LoopNest, accs: dict, start: ix.Index, size: int) -> None:
+        """The loop over a row that begins between two multiples of 16 bytes: its first elements, whole blocks, the rest."""
+        block, head, whole = f"R{self.sched.spaces.index(p.axes) or ''}", self.fresh("h"), self.fresh("w")
+        self.f.text.add(f"{head} = tl.minimum(-({self.index(self.joined(start))}) & {LANES - 1}, {size})")
+        self.f.text.add(f"{whole} = {head} + ({size} - {head}) // {block} * {block}")
+        self.loop(p, accs, ("0", "0", head), head)
+        self.row_begin = start
+        for ends, mask in ((("0", head, whole), None), (("0", whole, str(size)), str(size))):
+            self.enter_row(p)
+            self.loop(p, accs, ends, mask)
+        self.row_begin = None
+
+    def place(self, buffer: str, at: Any) -> str:
+        """Pointer to an element, said to be aligned where it is."""
+        text = super().place(buffer, at)
+        if self.row_begin is None or self.space is None or buffer in self.locals:
+            return text
+        start = row_start(LoopNest(self.space), at)
+        if start is None or not aligned(start - self.row_begin):
+            return text
+        pointer, _, index = text.partition(" + ")
+        return f"{pointer} + tl.multiple_of({index}, {LANES})"
 
     def enter_row(self, p: LoopNest) -> None:
         """The inner axes are those of the nest; its running values are known within a turn only."""
@@ -114,8 +144,9 @@ class LoopedRows(Printer):
         self.forget(k for k, d in self.dim_of.items() if d == "r")
         self.space = None
 
-    def accumulators(self, p: LoopNest) -> dict[Any, str]:
-        """Declare a tile of partial results for each reduction, and the running value of a row for each scan."""
+    def accumulators(self, p: LoopNest, begin: ix.Index | None) -> dict[Any, str]:
+        """Declare a tile of partial results for each reduction, and the running value of a row for each scan. begin: what the
+        loop over the row is aligned with."""
         accs: dict[Any, str] = {}
         for r in p.reduces:
             if leader(r, p):
@@ -123,7 +154,7 @@ class LoopedRows(Printer):
             if r.kind in KINDS:
                 for i, start in enumerate(KINDS[r.kind].start):
                     name = accs[r.name, i] = self.fresh("a")
-                    self.f.text.add(f"{name} = {constant(start, r.dtype, self.tile_shape())}")
+                    self.f.text.add(f"{name} = {constant(start, r.dtype, self.state_shape(r, p, begin))}")
                 continue
             name = accs[r.name] = self.fresh("a")
             shape = self.tile_shape()
@@ -134,6 +165,14 @@ class LoopedRows(Printer):
                 accs[r.name, "at"] = self.fresh("a")
                 self.f.text.add(f"{accs[r.name, 'at']} = {constant(MOST_I64, 'i64', shape)}")
         return accs
+
+    def state_shape(self, r: Reduce, p: LoopNest, begin: ix.Index | None) -> str:
+        """Shape of a state: a lane for each of a tile's lanes, or for those that a thread reads at once."""
+        block, group = self.block_name(), KINDS[r.kind].group
+        few = block is None or min(t[block] for t in self.f.tiles) < group
+        if few or not self.sched.single or not all_aligned(p, r.args, begin):
+            return self.tile_shape()
+        return f"[{block} // {group}]"
 
     def step(self, r: Reduce, accs: dict) -> None:
         """Update a reduction with the tile of one iteration."""

@@ -39,6 +39,7 @@ from bytejit.codegen.cpu.schedule import (
     votes,
     without,
 )
+from bytejit.codegen.cuda.aligned_rows import common_start
 from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
 from bytejit.codegen.cuda.store_forwarding import Overlap, barriers, forward, kept
 from bytejit.codegen.cuda.tiles import (
@@ -54,6 +55,7 @@ from bytejit.codegen.cuda.tiles import (
     shared_tiles,
     squares,
     stretches,
+    turn_of_rows_read_again,
 )
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
@@ -75,9 +77,7 @@ MARGIN = 1 << 22  # points: the last program of a range, or the last part of a r
 SHARED_ROWS = 4  # rows that share work: so many are one program, which does that work once
 SHARED_LOOP = 8192, 8  # elements of an iteration, warps, for such rows in a loop: each thread has several loads in flight
 SIDE = 8  # elements: with a shorter side, the unused lanes of a square cost more than strided loads
-WIDE_LOOP = 8192, 32  # elements of an iteration, warps, where nests read a long row again: few rows at a time, which stay in L2
-TWO_LOOPS = 4096, 16  # the same where two rows an SM fit L2: one computes while the other waits for memory
-STAYS = 0.6  # the part of L2 that such rows may fill
+UNALIGNED = 16384  # elements: longer rows that begin between two multiples of 16 bytes are a loop from such a multiple on
 
 
 @dataclass(frozen=True)
@@ -290,6 +290,8 @@ def schedule_rows(
     many = len(near.nests) > 1
     together = rows_together(near, rows, machine)
     room //= max(1, widest(near, buffers) // 4)
+    if longest > UNALIGNED and any(common_start(p) is not None for p in near.nests):
+        room = min(room, UNALIGNED)
     if sized and power(longest) * kept(near) <= (room if many else min(room, LOOP * 2)) and not column:
         width = across(near, buffers)
         tiles = across_tiles(rows, longest, width, room // kept(near), machine) if width else []
@@ -316,8 +318,9 @@ def schedule_rows(
     while column and x > 16 and -(-rows // x) < 2 * machine.threads:
         x //= 2
     again = x == 1 and sum(bool(p.axes) for p in k.nests) > 1
-    two = 2 * machine.threads * sum(longest * itemsize(d) for d in read_again(k)) <= STAYS * machine.cache_bytes
-    first = (TWO_LOOPS if two else WIDE_LOOP) if again else SHARED_LOOP if together > 1 and not column else None
+    first = SHARED_LOOP if together > 1 and not column else None
+    if again:
+        first = turn_of_rows_read_again(longest, [itemsize(d) for d in read_again(k)], machine)
     turns = looped_tiles(x, longest, first)
     return k, CudaSchedule("rows", blocks(turns, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
 

@@ -13,6 +13,10 @@ TILE = 2048  # elements of a program's tile
 LOOP = 2048  # elements of one iteration of a loop
 COLUMNS = 64  # columns of a tile when the outer axis has stride 1: two cache lines of f32
 MOST_WARPS = 32  # of a program
+WIDE_LOOP = 8192, 32  # elements of an iteration, warps, where nests read a long row again: few rows at a time, which stay in L2
+TWO_LOOPS = 4096, 16  # the same where two rows an SM fit L2: one computes while the other waits for memory
+TWO_NARROW_LOOPS = 8192, 16  # the same for elements of two bytes and fewer, where little remains after whole iterations
+STAYS = 0.6  # the part of L2 that such rows may fill
 SECTOR = 32  # bytes of the smallest transfer from memory
 
 
@@ -107,6 +111,15 @@ def looped_tiles(x: int, longest: int, again: tuple[int, int] | None) -> list[tu
         r = max(1, min(power(longest), size // x))
         out.append((x, max(1, min(warps, x * r // 128)), r))
     return list(dict.fromkeys(out))
+
+
+def turn_of_rows_read_again(longest: int, widths: list[int], machine: Machine) -> tuple[int, int]:
+    """(elements of an iteration, warps) of a program whose nests read a long row again. widths: bytes of an element of what is
+    read again."""
+    if 2 * machine.threads * longest * sum(widths) > STAYS * machine.cache_bytes:
+        return WIDE_LOOP
+    wide = max(widths, default=4) > 2 or longest % TWO_NARROW_LOOPS[0] > longest // 8
+    return TWO_LOOPS if wide else TWO_NARROW_LOOPS
 
 
 def blocks(tiles: list[tuple], spaces: tuple[tuple[Axis, ...], ...], looped: bool = False) -> tuple[Tile, ...]:

@@ -98,9 +98,17 @@ def bj_decay(a: tl.tensor, top: tl.tensor):
 
 @triton.jit
 def bj_expsum_step(top: tl.tensor, total: tl.tensor, x: tl.tensor, ok: tl.tensor, turn: tl.tensor):
-    """One more element in each lane. One of exp(top - now), exp(x - now) is 1."""
-    less = libdevice.exp(tl.where(x == top, 0.0, -tl.abs(x - top)))
-    return bj_maximum(top, x), tl.where(x > top, total * less + 1.0, total + less)
+    """More elements of a row. One in each lane: one of exp(top - now), exp(x - now) is 1. Where the state has fewer lanes than
+    x, a lane takes several elements that follow each other, and corrects its total once."""
+    if top.shape[0] == x.shape[0]:
+        less = libdevice.exp(tl.where(x == top, 0.0, -tl.abs(x - top)))
+        return bj_maximum(top, x), tl.where(x > top, total * less + 1.0, total + less)
+    else:
+        groups = tl.reshape(x, [top.shape[0], x.shape[0] // top.shape[0]])
+        now = bj_maximum(top, tl.reshape(bj_amax(groups, 1), [top.shape[0]]))
+        by = tl.where(tl.abs(now) == float("inf"), 0.0, now)
+        sums = tl.sum(libdevice.exp(groups - by[:, None]), 1)
+        return now, total * bj_decay(top, now) + sums
 
 
 @triton.jit

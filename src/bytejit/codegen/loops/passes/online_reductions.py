@@ -27,19 +27,20 @@ DTYPES = ("f32", "f64")
 class Carried:
     """How a reduction with a state runs: names of functions. start: the state's first values; step(state, value, mask, turn) ->
     state, for each element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in
-    lanes past the end of the row."""
+    lanes past the end of the row; group: elements that one lane of the state may take in a step."""
 
     start: tuple[float, ...]
     step: str
     fold: str
     end: str
     other: float = 0.0
+    group: int = 1
 
 
 INF = float("inf")
 KINDS = {
-    "expsum": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum_end", -INF),
-    "expsum0": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum0_end", -INF),  # of logsumexp
+    "expsum": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum_end", -INF, 8),
+    "expsum0": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum0_end", -INF, 8),  # of logsumexp
     "moments": Carried((0.0, 0.0, 0.0), "bj_moments_step", "bj_moments_fold", "bj_moments_end"),
 }
 
