@@ -6,6 +6,7 @@ copies of them. To raise the same error it compares the versions of the inputs a
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ class Holder:
     def named(self, error: RuntimeError, of: str, i: int) -> RuntimeError:
         """An error of `changed_since`, about what this node saves. of: "input" or "output"."""
         text = self.texts.get((of, i))
+        if text is not None and names_are_short():
+            text = re.sub(r"Backward\d*,$", ",", text)
         return error if text is None else RuntimeError(re.sub(_NAMED, lambda found: f"{text} is at version", str(error), count=1))
 
 
@@ -194,7 +197,7 @@ def _text_of(saved: Fake) -> str:
     if made is None or made.name() == NON_LEAF:
         return f" {list(saved.shape)}]"
     # the write has given a view another node
-    name, place = ("AsStrided", 0) if saved._is_view() else (re.sub(r"Backward\d*$", "", made.name()), saved.output_nr)
+    name, place = ("AsStridedBackward0", 0) if saved._is_view() else (made.name(), saved.output_nr)
     return f" {list(saved.shape)}], which is output {place} of {name},"
 
 
@@ -207,6 +210,19 @@ def _saved(node: torch.autograd.graph.Node, name: str) -> Iterator[Fake]:
     for x in held if isinstance(held, (list, tuple)) else (held,):
         if type(x) is Fake:
             yield x
+
+
+@functools.cache
+def names_are_short() -> bool:
+    """Whether this torch's error names a node Exp, and not ExpBackward0, as older ones do."""
+    with torch.enable_grad():
+        y = torch.ones((), requires_grad=True).exp()
+    y.detach().zero_()
+    try:
+        y.grad_fn._saved_result  # type: ignore[union-attr]
+    except RuntimeError as e:
+        return "ExpBackward" not in str(e)
+    return True
 
 
 def changed_since(t: torch.Tensor, version: int) -> RuntimeError:
