@@ -74,6 +74,30 @@ BY_DTYPES: dict[str, Callable] = {
     "searchsorted of nothing": lambda i: torch.searchsorted(X[0, :2], X[:0], sorter=i),
 }
 
+# modules, of inputs whose channels or dimensions do not fit; the errors are eager's to the word
+MODULES: dict[str, Callable[[], torch.nn.Module]] = {
+    "conv1d": lambda: torch.nn.Conv1d(4, 6, 3),
+    "conv2d": lambda: torch.nn.Conv2d(4, 6, 3),
+    "conv3d": lambda: torch.nn.Conv3d(4, 6, 3),
+    "grouped": lambda: torch.nn.Conv2d(4, 6, 3, groups=2),
+    "transposed1d": lambda: torch.nn.ConvTranspose1d(4, 6, 3),
+    "transposed2d": lambda: torch.nn.ConvTranspose2d(4, 6, 3),
+    "transposed3d": lambda: torch.nn.ConvTranspose3d(4, 6, 3),
+    "linear": lambda: torch.nn.Linear(4, 6),
+    "batch norm": lambda: torch.nn.BatchNorm2d(4),
+    "group norm": lambda: torch.nn.GroupNorm(2, 4),
+    "instance norm": lambda: torch.nn.InstanceNorm2d(4, affine=True),
+    "layer norm": lambda: torch.nn.LayerNorm(4),
+    "max pool": lambda: torch.nn.MaxPool2d(4),
+    "average pool": lambda: torch.nn.AvgPool2d(4),
+    "pixel shuffle": lambda: torch.nn.PixelShuffle(2),
+    "lstm": lambda: torch.nn.LSTM(4, 6),
+    "gru": lambda: torch.nn.GRU(4, 6),
+    "prelu": lambda: torch.nn.PReLU(4),
+    "attention": lambda: torch.nn.TransformerEncoderLayer(4, 2, 8),
+}
+IMAGES = ((5,), (4,), (2, 5), (2, 5, 3), (5, 3, 3), (2, 5, 3, 3), (2, 4, 2, 2), (2, 5, 3, 3, 3), (2, 4, 1, 1, 1), (1, 2, 4, 3, 3, 3))
+
 
 def outcome(f: Callable, given: torch.Tensor) -> object:
     try:
@@ -97,6 +121,30 @@ def check(f: Callable, inputs: list[torch.Tensor]) -> None:
 def test_values_of_any_shape(name: str) -> None:
     """Writes of values, and tables, of shapes that do not fit"""
     check(BY_VALUES[name], [torch.arange(torch.Size(s).numel()).view(s) + 1.0 for s in SHAPES])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_with_inputs_of_any_shape(name: str) -> None:
+    """Channels, features and dimensions that a module does not take"""
+
+    def tried(f: Callable, x: torch.Tensor) -> object:
+        try:
+            y = f(x)
+        except Exception as e:
+            return type(e), str(e)
+        return y[0] if isinstance(y, tuple) else y
+
+    torch.manual_seed(0)
+    module = MODULES[name]().eval()
+    for shape in IMAGES:
+        bytejit.reset()
+        x = torch.randn(shape)
+        with torch.no_grad():
+            want, got = tried(module, x), tried(bytejit.compile(module), x)
+        if isinstance(want, torch.Tensor):
+            torch.testing.assert_close(got, want)
+        else:
+            assert got == want, shape
 
 
 @pytest.mark.parametrize("name", BY_INDICES)

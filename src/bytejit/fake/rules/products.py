@@ -102,7 +102,9 @@ def _convolution(
 ) -> Meta:
     m, w, spatial = x.m, weight.m, spatial_dims(x, weight)
     matched(x, weight) if bias is None else matched(x, weight, bias)
-    if m.shape[1] != (w.shape[0] if transposed else w.shape[1] * groups):
+    if transposed and m.shape[1] != w.shape[0]:  # torch's meta kernel does not look
+        raise RuntimeError(f"a transposed convolution with {w.shape[0]} channels got {m.shape[1]}")
+    if not transposed and m.shape[1] != w.shape[1] * groups:
         raise NeedsMeta
     stride, padding, dilation = (per_dim(v, spatial) for v in (stride, padding, dilation))
     output_padding = per_dim(output_padding, spatial)
