@@ -96,7 +96,18 @@ MODULES: dict[str, Callable[[], torch.nn.Module]] = {
     "prelu": lambda: torch.nn.PReLU(4),
     "attention": lambda: torch.nn.TransformerEncoderLayer(4, 2, 8),
 }
-IMAGES = ((5,), (4,), (2, 5), (2, 5, 3), (5, 3, 3), (2, 5, 3, 3), (2, 4, 2, 2), (2, 5, 3, 3, 3), (2, 4, 1, 1, 1), (1, 2, 4, 3, 3, 3))
+IMAGES = (
+    (5,),
+    (4,),
+    (2, 5),
+    (2, 5, 3),
+    (5, 3, 3),
+    (2, 5, 3, 3),
+    (2, 4, 2, 2),
+    (2, 5, 3, 3, 3),
+    (2, 4, 1, 1, 1),
+    (1, 2, 4, 3, 3, 3),
+)
 
 
 def outcome(f: Callable, given: torch.Tensor) -> object:

@@ -38,6 +38,14 @@ def _divides_bools(given: dict) -> bool:
     return given.get("rounding_mode") is not None and _is_bool(given.get("self")) and _is_bool(given.get("other"))
 
 
+def _no_power(given: dict) -> bool:
+    """A bool to the power of a bool, or integers to the power of a number below 0."""
+    x, exponent = given["self"], given["exponent"]
+    if not isinstance(x, torch.Tensor) or isinstance(exponent, torch.Tensor):
+        return _bools(given, "self", "exponent")
+    return not (x.is_floating_point() or x.is_complex()) and not isinstance(exponent, (float, complex)) and exponent < 0
+
+
 def _dim_outside(given: dict) -> bool:
     dims = max(given["self"].dim(), 1)
     return not -dims <= given["dim"] < dims
@@ -129,7 +137,7 @@ aten = torch.ops.aten
 # operation -> whether torch refuses a call, by its arguments
 REFUSES: dict[str, Callable[[dict], bool]] = {
     "clamp": lambda given: given.get("min") is None and given.get("max") is None or _bools(given, "self", "min", "max"),
-    "pow": lambda given: _bools(given, "self", "exponent"),
+    "pow": _no_power,
     "linspace": lambda given: given.get("dtype") is torch.bool,
     "arange": lambda given: given.get("dtype") is torch.bool,
     "bucketize": lambda given: isinstance(given["boundaries"], torch.Tensor) and given["boundaries"].dim() != 1,
