@@ -95,16 +95,15 @@ class LoopedRows(Printer):
             self.loop(p, accs, ends, mask)
         self.row_begin = None
 
-    def place(self, buffer: str, at: Any) -> str:
-        """Pointer to an element, said to be aligned where it is."""
-        text = super().place(buffer, at)
-        if self.row_begin is None or self.space is None or buffer in self.locals:
+    def element(self, at: Any) -> str:
+        """The number of an element in its buffer, said to be a multiple of LANES in the first lane where it is."""
+        text = super().element(at)
+        if self.row_begin is None or self.space is None:
             return text
         start = row_start(LoopNest(self.space), at)
         if start is None or not aligned(start - self.row_begin):
             return text
-        pointer, _, index = text.partition(" + ")
-        return f"{pointer} + tl.multiple_of({index}, {LANES})"
+        return f"tl.multiple_of({text}, {LANES})"
 
     def enter_row(self, p: LoopNest) -> None:
         """The inner axes are those of the nest; its running values are known within a turn only."""

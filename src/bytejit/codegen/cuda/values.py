@@ -144,8 +144,12 @@ class Values(ABC):
         if buffer in self.locals:
             pointer, stride = self.scratch_pointer(self.locals[buffer][0], self.buffers[buffer].dtype), self.locals[buffer][1]
             return f"{pointer} + x * {size_text(stride)} + {self.index(at)}"
-        text = self.index(self.joined(ix.index(at)))
+        text = self.element(at)
         return f"{self.pointer(buffer)} + ({text})" if " " in text else f"{self.pointer(buffer)} + {text}"
+
+    def element(self, at: Any) -> str:
+        """The number of an element in its buffer."""
+        return self.index(self.joined(ix.index(at)))
 
     def load(self, e: Expr) -> str:
         at = e.attr[0]
