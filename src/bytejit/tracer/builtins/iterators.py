@@ -127,7 +127,7 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     state = {"seq": SeqVar(items, list), "at": 0}
     if isinstance(v, (DictVar, DictView)):
         owner = v if isinstance(v, DictVar) else v.owner
-        state |= {"of": owner, "size": len(owner.items), "words": "dictionary changed size during iteration"}
+        state |= iterators.sized(owner, "dictionary changed size during iteration")
     return IterVar("seq", state, t.limits.steps)
 
 

@@ -19,7 +19,7 @@ def _seq(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 def _check_size(t: Tracer, s: dict[str, Any]) -> None:
-    """Of an iterator over a deque or a set, which may not change meanwhile. Raises: Raised, Break."""
+    """Of an iterator over what may not change its size meanwhile (`iterators.sized`). Raises: Raised, Break."""
     if "size" in s and len(s["of"].items) != s["size"]:
         s["size"] = -1  # and so it stays
         raise t.raised(RuntimeError(s["words"]))

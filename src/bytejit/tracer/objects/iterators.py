@@ -65,9 +65,14 @@ def _length_by(t: Tracer, v: Var, method: str) -> bool:
     return isinstance(length.obj, int)
 
 
+def sized(v: SeqVar | SetVar | DictVar, words: str) -> dict[str, Any]:
+    """What an iterator remembers of a container that may not change its size meanwhile. words: of the error."""
+    return {"of": v, "size": len(v.items), "words": words}
+
+
 def of_deque(v: SeqVar) -> dict[str, Any]:
     """What an iterator over a deque remembers of it."""
-    return {"of": v, "size": len(v.items), "was": list(v.items), "words": "deque mutated during iteration"}
+    return {**sized(v, "deque mutated during iteration"), "was": list(v.items)}
 
 
 class Iteration(Component):
@@ -94,13 +99,7 @@ class Iteration(Component):
                 if v.real is not None
                 else self.set_order(v)
             )
-            state = {
-                "seq": SeqVar(items, list),
-                "at": 0,
-                "of": v,
-                "size": len(v.items),
-                "words": "Set changed size during iteration",
-            }
+            state = {"seq": SeqVar(items, list), "at": 0, **sized(v, "Set changed size during iteration")}
             return IterVar("seq", state, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
             return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
