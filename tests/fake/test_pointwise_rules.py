@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bytejit.common.pointwise_ops import POINTWISE, PointwiseOp
-from bytejit.fake.errors import NoFake
 from bytejit.fake.rules.core import ROWS, NeedsMeta
+from bytejit.fake.rules.errors import NoFake
 from bytejit.fake.tensor import FakeMode, fake_like
 
 DTYPES = (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool)

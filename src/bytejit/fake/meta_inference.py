@@ -12,7 +12,7 @@ from bytejit.fake.rules.core import FakeStorage, HasMeta, Meta, device_given
 from bytejit.fake.rules.elementwise import eager_stride
 from bytejit.shapes import symbols
 
-from .errors import DataDependent, NoFake
+from .rules.errors import DataDependent, NoFake
 
 
 @dataclass(frozen=True)

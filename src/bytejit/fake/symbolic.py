@@ -15,8 +15,8 @@ from torch._library import simple_registry
 from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.rules.core import Meta, numel
 
-from .errors import DataDependent, NoFake
 from .meta_inference import Ways, reshape_in_place, through_kernel
+from .rules.errors import DataDependent, NoFake
 
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
 

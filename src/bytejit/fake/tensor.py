@@ -18,10 +18,10 @@ from bytejit.common.spec import Spec
 from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is_inference_mode_enabled
 
 from . import foreach
-from .errors import DataDependent, NoFake
 from .meta import keep_plain
 from .meta_inference import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
 from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, reductions, views
+from .rules.errors import DataDependent, NoFake
 
 _STRIDED = torch.strided
 ROW_FILES = (

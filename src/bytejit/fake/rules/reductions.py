@@ -9,7 +9,7 @@ import torch
 
 from bytejit.common.reduction_ops import REDUCTIONS, Dims, ReductionOp
 from bytejit.common.spec import wrap_dim
-from bytejit.fake.errors import NoFake
+from bytejit.fake.rules.errors import NoFake
 
 from .core import HasMeta, Meta, NeedsMeta, new, row
 
