@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from bytejit.codegen.aten import graph as out_of
-from bytejit.codegen.cpu.emit import CppSource
 from bytejit.codegen.emit.call_source import CallSource, fail
 from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
 from bytejit.codegen.loops.ir import Buffer, Extern, MutationCopy, View
@@ -33,7 +32,7 @@ from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
 from bytejit.common.where import Where
 
 from .check import CheckLine, UncheckedLine, steady_check, words_of
-from .operands import Operands
+from .operands import Operands, Printed
 
 TOGETHER = 4  # at least so many copies into inputs are made by one call
 
@@ -322,7 +321,7 @@ def _returns_many(target: str) -> bool:
 
 def emit_call(
     plan: Plan,
-    source: CppSource,
+    source: Printed,
     runs: Sequence[Callable],
     constants: Sequence[Any] = (),
     outs: Sequence[out_of.Out] | None = None,
