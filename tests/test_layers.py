@@ -291,7 +291,7 @@ def test_compiling_does_not_load_torchs_compiler() -> None:
 
 def test_every_opcode_is_handled_or_refused() -> None:
     table = importlib.import_module("bytejit.tracer.core.table")
-    importlib.import_module("bytejit.tracer.core.assembly")  # imports the handlers
+    importlib.import_module("bytejit.tracer.assembly")  # imports the handlers
     # specialised and instrumented forms are the interpreter's own: code objects never hold them
     specialised = set(getattr(dis, "_specialized_opmap", ())) | set(getattr(dis, "_specialized_instructions", ()))
     real = {name for name, n in dis.opmap.items() if n < 256 and not name.startswith("INSTRUMENTED_")} - specialised
@@ -311,7 +311,8 @@ POP_ITER RESERVED RETURN_CONST SET_FUNCTION_ATTRIBUTE STORE_FAST_LOAD_FAST STORE
 
 
 def test_opcodes_of_later_pythons_are_handled_or_refused() -> None:
-    from bytejit.tracer.core import assembly, table  # noqa: F401 - registers the handlers
+    from bytejit.tracer import assembly  # noqa: F401 - registers the handlers
+    from bytejit.tracer.core import table
 
     assert not set(LATER_OPCODES) - set(table.HANDLERS) - set(table.REFUSED)
 

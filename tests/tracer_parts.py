@@ -15,7 +15,7 @@ from mypy.plugin import ClassDefContext, Plugin
 from mypy.plugins.common import add_attribute_to_class
 
 TRACER = "bytejit.tracer.core.tracer"
-ASSEMBLY = Path(__file__).resolve().parent.parent / "src/bytejit/tracer/core/assembly.py"
+ASSEMBLY = Path(__file__).resolve().parent.parent / "src/bytejit/tracer/assembly.py"
 
 
 def parts() -> dict[str, str]:

@@ -43,7 +43,7 @@ from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.signals import Break, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
-from bytejit.tracer.core.trace import Trace, trace
+from bytejit.tracer.trace import Trace, trace
 
 from .common import interrupts, logs, profiler_ranges, profiling, registry, torch_controls
 from .errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place

@@ -19,7 +19,7 @@ from bytejit.runtime.region_names import Named
 if TYPE_CHECKING:
     import torch
 
-    from bytejit.tracer.core.trace import Trace
+    from bytejit.tracer.trace import Trace
 
 NOTHING = "No graph was made: the call holds no work for one."
 COMMENTS = {".py": "#", ".cpp": "//"}  # suffix of a file of code -> how its comments begin

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from bytejit.tracer.builtins.arrays import Arrays
 from bytejit.tracer.builtins.traced_arrays import TracedArrays
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.deferred_calls import DeferredCalls
+from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.names import Names
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.wrap import Wrapping
 from bytejit.tracer.objects.attribute_writes import AttributeWrites
 from bytejit.tracer.objects.attributes import Attributes
@@ -38,9 +41,6 @@ from bytejit.tracer.torch.tensor_attributes import TensorAttributes
 from bytejit.tracer.torch.tensors import Tensors
 
 from . import registrations  # noqa: F401 (fills the tables of handlers and models)
-from .component import Component
-from .job import Job
-from .tracer import Tracer
 
 PARTS: dict[str, type[Component]] = {
     "deferred": DeferredCalls,
