@@ -22,10 +22,10 @@ from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.objects.argument_counts import describe
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.sizes.numpy_numbers import plain_number
 
-from .argument_counts import describe
 from .traced_arrays import OF_TENSORS
 
 # functions of numpy that read or write files, set numpy's own state, or call back

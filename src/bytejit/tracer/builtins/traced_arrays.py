@@ -24,8 +24,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break, CannotReconstruct
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, SliceVar, TensorVar, Var
-
-from .argument_counts import describe
+from bytejit.tracer.objects.argument_counts import describe
 
 LARGEST_TRIAL = 4_000_000  # elements of the arguments of a call that is tried
 OF_TENSORS = frozenset(

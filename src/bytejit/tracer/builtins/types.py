@@ -34,13 +34,12 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.core.versions import PLACEHOLDER
+from bytejit.tracer.objects.argument_counts import describe
 from bytejit.tracer.objects.changing_keys import picked_attribute
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
 from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.objects.partials import filled, has_attributes, is_placeholder, parts_of
-
-from .argument_counts import describe
 
 NO_CLASS = (  # how each says that it was given no class
     "issubclass() arg 2 must be a class, a tuple of classes",

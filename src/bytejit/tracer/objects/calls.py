@@ -17,7 +17,6 @@ from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import DISABLED, loaded
 from bytejit.compat import numpy_types
-from bytejit.tracer.builtins.argument_counts import check_count, describe, placed
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.frame import Frame, bind
@@ -44,6 +43,7 @@ from bytejit.tracer.objects.pure_functions import is_pure
 from bytejit.tracer.torch.operations import is_torch_function
 
 from . import external_generators, single_dispatch
+from .argument_counts import check_count, describe, placed
 from .class_facts import class_lookup
 from .containers import NotConstant, is_constant, to_python
 from .exceptions import left_generator
