@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from bytejit.tracer.core.models import REPLACED, replaces
+from bytejit.tracer.core.models import REPLACED, STAYING, replaces
 from bytejit.tracer.core.versions import BATCHED_NAMES, newer
-
-from .polyfills import STAYING
 
 
 def iterates(*classes: object) -> Callable:

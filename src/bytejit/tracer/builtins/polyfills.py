@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from bytejit.common import profiler_ranges
-from bytejit.common.identity import IdentityMap
 from bytejit.common.registry import graph_break
-from bytejit.tracer.core.models import models, replaces, replaces_named
+from bytejit.tracer.core.models import STAYING, models, replaces, replaces_named
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Var
 
@@ -79,8 +78,6 @@ def mro(cls: type) -> list[type]:
     return list(cls.__mro__)
 
 
-# code of functions that replace others while tracing, and must not leave a region
-STAYING: IdentityMap[bool] = IdentityMap()
 for _code in lru_cache_wrapper.__code__.co_consts:
     if type(_code) is types.CodeType:
         STAYING.set(_code, True)

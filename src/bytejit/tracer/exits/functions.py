@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 
-from bytejit.tracer.builtins.polyfills import STAYING
+from bytejit.tracer.core.models import STAYING
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import CellVar, FuncVar, Known, MethodVar, PropertyVar, SeqVar, SuperVar
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from bytejit.tracer.builtins.polyfills import STAYING
-from bytejit.tracer.core.models import REPLACED
+from bytejit.tracer.core.models import REPLACED, STAYING
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import GenVar, IterVar
 

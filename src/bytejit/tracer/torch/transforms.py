@@ -21,8 +21,7 @@ from bytejit.common import registry
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import fake_of_spec, spec_of
 from bytejit.shapes.symbols import is_symbolic
-from bytejit.tracer.builtins.polyfills import STAYING
-from bytejit.tracer.core.models import models, replaces
+from bytejit.tracer.core.models import STAYING, models, replaces
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
