@@ -21,6 +21,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.frame import Frame, bind
 from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED
+from bytejit.tracer.core.operations import is_torch_function
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -40,7 +41,6 @@ from bytejit.tracer.core.values import (
     expect,
 )
 from bytejit.tracer.objects.pure_functions import is_pure
-from bytejit.tracer.torch.operations import is_torch_function
 
 from . import external_generators, single_dispatch
 from .argument_counts import check_count, describe, placed

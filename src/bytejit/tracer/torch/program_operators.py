@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.operations import is_program_code, is_torch_python
 from bytejit.tracer.core.signals import Break, CannotReconstruct
 from bytejit.tracer.core.values import TensorVar
 from bytejit.tracer.objects.code_reach import Reach, walk
 
 from .effects_of_calls import has_external_effects
-from .operations import is_program_code, is_torch_python
 
 
 class ProgramOperators(Component):

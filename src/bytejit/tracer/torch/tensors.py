@@ -24,6 +24,7 @@ from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
 from bytejit.tracer.core.signals import Break, NotNow
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
@@ -33,7 +34,6 @@ from bytejit.tracer.sizes.unit_strides import READERS
 from bytejit.tracer.torch.subclasses import check_class, dispatches
 
 from .float_parameters import as_floats
-from .operations import is_program_code, is_torch_python, plainly_given
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
 from .warned import say

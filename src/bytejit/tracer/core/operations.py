@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 
 from bytejit.common import special_cases
-from bytejit.tracer.core.values import Known, Var
+
+from .values import Known, Var
 
 BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 # Python functions of torch that are recorded whole: they compute on tensors and do nothing else
