@@ -3,6 +3,7 @@
 # ruff: noqa: F401
 from bytejit.tracer.builtins import (
     arrangements,
+    copying,
     dicts,
     heaps,
     iterators,
@@ -14,7 +15,7 @@ from bytejit.tracer.builtins import (
     sets,
     types,
 )
-from bytejit.tracer.objects import caching, classes, copying, library, raising
+from bytejit.tracer.objects import caching, classes, library, raising
 from bytejit.tracer.opcodes import arithmetic, build, call, iteration, stack
 from bytejit.tracer.torch import (
     autograd_functions,

@@ -17,10 +17,9 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, SliceVar, TensorVar, Var
+from bytejit.tracer.objects.containers import is_constant
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
-
-from .containers import is_constant
 
 
 class Memo:
