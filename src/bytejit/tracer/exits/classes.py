@@ -57,3 +57,14 @@ def make_class(out: Statements, cls: type) -> str:
     for key, value in given.items():
         out.lines.append(f"{out.bind(setattr)}({name}, {key!r}, {out.value(value)})")
     return name
+
+
+def rebuild_class(out: Statements, cls: type) -> str:
+    """The name of a class that the library made of constants, in the exit's text (`objects/rebuilt_classes.py`)."""
+    name = out.classes.get(cls)
+    if name is None:
+        function, args, kwargs, _ = out.t.rebuilt_classes[cls]
+        name = out.classes[cls] = f"n{out.count}"
+        out.count += 1
+        out.lines.append(f"{name} = {out.at.bind(function, 'k')}(*{out.at.bind(args, 'k')}, **{out.at.bind(kwargs, 'k')})")
+    return name

@@ -36,7 +36,6 @@ from bytejit.tracer.core.values import (
     TracebackVar,
     Var,
 )
-from bytejit.tracer.objects import rebuilt_classes
 from bytejit.tracer.objects.containers import is_constant
 from bytejit.tracer.objects.context_variables import TokenVar
 
@@ -53,7 +52,7 @@ class Reconstruction(Statements):
                 return classes.make_class(self, obj)
             raise CannotReconstruct(f"the class {obj.__name__} made in the region", self.t.made_classes[obj].step)
         if self.t.rebuilt_classes and isinstance(obj, type) and obj in self.t.rebuilt_classes:
-            return rebuilt_classes.rebuild_class(self, obj)
+            return classes.rebuild_class(self, obj)
         if self.t.rebuilt_classes and type(obj) in self.t.rebuilt_classes:
             raise CannotReconstruct(
                 f"a {type(obj).__name__}, whose class was made in the region,", self.t.rebuilt_classes[type(obj)][3]

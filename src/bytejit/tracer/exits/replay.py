@@ -10,10 +10,10 @@ from bytejit.common import ambient, ambient_kinds
 from bytejit.guards.sources import Cell, SourcePrinter
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import CellVar, GenVar, IterVar, Var
-from bytejit.tracer.objects import caching, external_generators, external_iterators
+from bytejit.tracer.objects import external_generators, external_iterators
 from bytejit.tracer.torch import inference_mode
 
-from . import effects
+from . import cached_calls, effects
 from .reconstruction import Reconstruction
 
 
@@ -45,7 +45,7 @@ class SideEffectReplay(Reconstruction):
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
         for cls, names in self.t.effects.classes_written.items():
             out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
-        out += caching.count_calls(self.t, self.at) + caching.symbolic_calls(self)
+        out += cached_calls.count_calls(self.t, self.at) + cached_calls.symbolic_calls(self)
         for v in self.t.effects.dirty.values():  # first: over what is written next
             if isinstance(v, IterVar):
                 out += external_iterators.advance(self.at.source(v.origin), v)

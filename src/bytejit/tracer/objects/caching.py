@@ -11,12 +11,11 @@ import functools
 from collections.abc import Collection
 
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
-from bytejit.guards.sources import Attr, CallOf, Ref, SourcePrinter
+from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.core.models import CALLED
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
-from bytejit.tracer.exits.statements import Statements
 
 from .class_facts import is_library
 from .code_reach import hash_has_effects
@@ -110,16 +109,6 @@ def _items(v: SeqVar | DictVar) -> list[Var]:
     return list(v.items) if isinstance(v, SeqVar) else [i for _, i in v.items.values()]
 
 
-def symbolic_calls(out: Statements) -> list[str]:
-    """Statements that ask the caches, by which these count hits and are filled as in eager."""
-
-    def text(fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> str:
-        given = [*map(out.value, args), *(f"{k}={out.value(v)}" for k, v in kwargs.items())]
-        return f"{out.at.source(fn.origin)}({', '.join(given)})"
-
-    return [text(fn, args, kwargs) for fn, args, kwargs, *_ in out.t.symbolic_calls]
-
-
 def _containers(t: Tracer, v: Var) -> list[Var]:
     """The lists, dicts and other parts of a result that the program may change."""
     v = t.values.real(v)
@@ -158,14 +147,6 @@ def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, give
         t.job.cached[source] = [True]
     t.cached_calls.append((source, t.job.cached.get(source) if ("cached", source) not in t.memo else None))
     return t.values.memo_lazy(("cached", source), value, lambda: source)
-
-
-def count_calls(t: Tracer, at: SourcePrinter) -> list[str]:
-    """Statements that make the calls, which the caches count as hits; but those that tracing made, once."""
-    return [
-        source.call(at) if made is None else f"{at.bind(made)}.pop() if {at.bind(made)} else {source.call(at)}"
-        for source, made in t.cached_calls
-    ]
 
 
 def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:

@@ -13,7 +13,6 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var, expect
-from bytejit.tracer.exits.statements import Statements
 
 AUTO = object()  # stands for enum.auto(), which a class may take once
 # stands for the cell of a class's namespace (3.14: its annotations read names there), a class's own
@@ -27,17 +26,6 @@ def make(t: Tracer, function: Callable, *args: object, **kwargs: object) -> Know
     t.keep.append(made.obj)
     t.effects.mutations += 1
     return made
-
-
-def rebuild_class(out: Statements, cls: type) -> str:
-    """The name of such a class in the exit's text."""
-    name = out.classes.get(cls)
-    if name is None:
-        function, args, kwargs, _ = out.t.rebuilt_classes[cls]
-        name = out.classes[cls] = f"n{out.count}"
-        out.count += 1
-        out.lines.append(f"{name} = {out.at.bind(function, 'k')}(*{out.at.bind(args, 'k')}, **{out.at.bind(kwargs, 'k')})")
-    return name
 
 
 def in_module(function: Callable, module: str, args: tuple, kwargs: dict) -> type:
