@@ -16,6 +16,7 @@ from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.type_forms import FORMS
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
@@ -38,7 +39,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS, NAMES_THE_ENTER
 
-from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_library, structseq_fields
+from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, structseq_fields
 from .containers import full_name, to_python
 from .exceptions import name_missed
 

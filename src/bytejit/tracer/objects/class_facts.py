@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import collections
 import functools
-import os
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-from bytejit.common.quiet_reads import MRO, NAMESPACE, function_of
+from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.guards.class_lookups import MISSING, ClassLookups, Lookup, find, searched
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
@@ -115,23 +113,6 @@ def docstring(code: types.CodeType) -> str | None:
     """The docstring of a function's code."""
     first = code.co_consts[0] if code.co_consts else None
     return first if isinstance(first, str) and (not DOCSTRING_FLAG or code.co_flags & DOCSTRING_FLAG) else None
-
-
-@functools.cache
-def is_library(module: object) -> bool:
-    """Whether what a class or function keeps as its `__module__` is of Python or of an installed package, whose classes
-    nobody changes after the first call."""
-    if not isinstance(module, str):
-        return False
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        return module != "__main__"
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
-
-
-def is_of_library(value: object) -> bool:
-    """Whether a method is of Python or of an installed package: its code has no effects that the program knows of."""
-    return is_library(getattr(function_of(value), "__module__", None))
 
 
 # names in every class of named tuples, and names that Python or `typing` adds and no operator asks for

@@ -11,6 +11,7 @@ from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
+from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import Break, Raised
@@ -32,7 +33,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.objects.class_facts import class_attribute, is_of_library
+from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 

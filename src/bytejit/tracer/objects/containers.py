@@ -20,6 +20,7 @@ from bytejit.compat import numpy_types
 from bytejit.guards.plain_sources import PlainKeys
 from bytejit.guards.sources import KnownSource, Source, dict_item
 from bytejit.tracer.core.descriptions import shown_name, words
+from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
@@ -39,7 +40,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 
-from .class_facts import class_attribute, is_library
+from .class_facts import class_attribute
 from .identities import fixed, keyed
 
 # immutable types whose operations may be executed while tracing

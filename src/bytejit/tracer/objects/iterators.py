@@ -13,6 +13,7 @@ import torch
 from bytejit.guards.sources import SetCopy
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.descriptions import shown_name
+from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -32,7 +33,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
-from .class_facts import class_attribute, class_lookup, is_of_library
+from .class_facts import class_attribute, class_lookup
 from .containers import is_constant
 from .iterator_steps import NEXT
 

@@ -10,13 +10,14 @@ from typing import Any
 from bytejit.common import special_cases
 from bytejit.guards.sources import Attr, Global, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, SymVar, Var
 from bytejit.tracer.core.versions import ANNOTATES
 from bytejit.tracer.objects.attributes import C_METHODS
 
-from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor, is_library
+from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor
 from .containers import is_c_enumeration, is_constant
 
 ENUMS_OWN = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "__dict__", "__class__"})  # set once, by enum
