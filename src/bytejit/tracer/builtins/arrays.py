@@ -16,6 +16,7 @@ import torch
 from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
@@ -23,7 +24,6 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.argument_counts import describe
-from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.sizes.numpy_numbers import plain_number
 
 from .traced_arrays import OF_TENSORS

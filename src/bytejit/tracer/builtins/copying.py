@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common.quiet_reads import HEAP_TYPE
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, SliceVar, TensorVar, Var
-from bytejit.tracer.objects.containers import is_constant
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
 

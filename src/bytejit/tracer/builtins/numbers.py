@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bytejit.tracer.core.constants import NotConstant, is_own_class, to_python
 from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import TensorArrayVar
@@ -18,7 +19,6 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import INT_METHODS, newer
 from bytejit.tracer.objects.comparisons import COMPARISONS
-from bytejit.tracer.objects.containers import NotConstant, is_own_class, to_python
 from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
 from bytejit.tracer.objects.plain_parts import Said

@@ -14,6 +14,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.guards.references import Ref, module_of
 from bytejit.guards.sources import CallOf, Item, KnownSource, Scope
+from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.models import models
@@ -38,7 +39,7 @@ from bytejit.tracer.core.versions import PLACEHOLDER
 from bytejit.tracer.objects.argument_counts import describe
 from bytejit.tracer.objects.changing_keys import picked_attribute
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup
-from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
+from bytejit.tracer.objects.containers import own_hash, plain_key
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.objects.partials import filled, has_attributes, is_placeholder, parts_of
 

@@ -7,8 +7,8 @@ import torch
 from bytejit.common import ambient, ambient_kinds, torch_controls
 from bytejit.guards.sources import Cell, KnownSource, Local, Source, StackSlot
 from bytejit.tracer.objects.class_facts import LOOKED_UP
-from bytejit.tracer.objects.containers import NotConstant, to_python
 
+from .constants import NotConstant, to_python
 from .frame import Frame
 from .job import Stop, forget_graph
 from .signals import Break, Raised, Restart

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bytejit.common.gradients import spent
 from bytejit.common.overriding import as_subclass, make_wrapper
 from bytejit.guards.references import written_out
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.open_values import OpenVar
@@ -36,7 +37,6 @@ from bytejit.tracer.core.values import (
     TracebackVar,
     Var,
 )
-from bytejit.tracer.objects.containers import is_constant
 from bytejit.tracer.objects.context_variables import TokenVar
 
 from . import classes, containers, functions, instances, iterators

@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
 from bytejit.guards.sources import Attr, CallOf, Ref
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.models import CALLED
 from bytejit.tracer.core.signals import Break
@@ -19,7 +20,6 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
 
 from .code_reach import hash_has_effects
-from .containers import is_constant
 from .library import real_object
 
 

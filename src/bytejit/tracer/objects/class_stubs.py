@@ -6,13 +6,13 @@ import types
 from typing import Any
 
 from bytejit.common.quiet_reads import HEAP_TYPE
+from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, PropertyVar, SymVar, Var
 
 from .class_facts import class_lookup
-from .containers import NotConstant, to_python
 
 IN_CREATION = ("__slots__", "__module__", "__qualname__", "__doc__", "__match_args__", "__annotations__")
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from bytejit.common.quiet_reads import function_of, own_attributes
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.library_code import is_library
 
 from .class_facts import NAMESPACE, class_attribute
-from .containers import is_constant
 
 MOST_OBJECTS = 5000  # of one walk
 STORES = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_DEREF", "DELETE_ATTR", "DELETE_SUBSCR", "DELETE_DEREF")

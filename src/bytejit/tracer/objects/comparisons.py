@@ -10,6 +10,7 @@ import types
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.made_ids import IdVar
@@ -38,7 +39,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
 from . import identities
-from .containers import is_constant, keys_source, real_length
+from .containers import keys_source, real_length
 from .external_lists import ExternalList, is_filled
 from .plain_parts import plain_equal
 

@@ -12,6 +12,7 @@ import torch
 
 from bytejit.guards.sources import SetCopy
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
@@ -34,7 +35,6 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup
-from .containers import is_constant
 from .iterator_steps import NEXT
 
 

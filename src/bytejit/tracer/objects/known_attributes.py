@@ -10,6 +10,7 @@ from typing import Any
 from bytejit.common import special_cases
 from bytejit.guards.sources import Attr, Global, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import is_c_enumeration, is_constant
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import TextVar
@@ -18,7 +19,6 @@ from bytejit.tracer.core.versions import ANNOTATES
 from bytejit.tracer.objects.attributes import C_METHODS
 
 from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor
-from .containers import is_c_enumeration, is_constant
 
 ENUMS_OWN = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "__dict__", "__class__"})  # set once, by enum
 

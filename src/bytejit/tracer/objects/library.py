@@ -23,6 +23,7 @@ import torch
 
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Called
+from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.models import CALLED, MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -43,7 +44,6 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.versions import NAMESPACE_ARGUMENTS
 
 from .argument_counts import describe
-from .containers import NotConstant, to_python
 from .reachable import lets_go
 
 # Python functions without effects that return the same as long as their arguments are the same objects

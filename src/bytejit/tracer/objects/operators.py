@@ -12,6 +12,7 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import NotConstant, is_constant, is_own_class, to_python
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import SIGNALS, Break
@@ -34,7 +35,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup
-from .containers import NotConstant, base_of, is_constant, is_own_class, to_python
+from .containers import base_of
 from .plain_parts import Said, plain_binary
 
 FUNCTIONS: dict[str, Callable] = {

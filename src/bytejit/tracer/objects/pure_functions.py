@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.common.special_cases import module_of
-
-from .containers import VALUE_TYPES, is_constant
+from bytejit.tracer.core.constants import VALUE_TYPES, is_constant
 
 PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
 PURE_BUILTINS = {

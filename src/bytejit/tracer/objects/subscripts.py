@@ -13,6 +13,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.type_forms import FORMS
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
@@ -36,7 +37,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 
 from .changing_keys import lacks, picked
 from .class_facts import class_attribute, class_lookup
-from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, keys_source, real_length, runs_code, to_python
+from .containers import ELEMENT, elements, key_of, keys_source, real_length, runs_code
 from .external_lists import ExternalList, added
 from .finalizers import check_replaced
 from .open_writes import ExternalDict

@@ -15,12 +15,12 @@ import torch
 
 from bytejit.common.applied import Applied, TracedPasses
 from bytejit.guards.sources import Ref
+from bytejit.tracer.core.constants import NotConstant, is_constant
 from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Known, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.class_facts import class_lookup
-from bytejit.tracer.objects.containers import NotConstant, is_constant
 
 from .autograd_passes import ApplyCall, traced_passes
 from .effects_of_calls import has_external_effects, without_gradients

@@ -14,9 +14,9 @@ from bytejit.fake.tensor import was_written
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import NotConstant, is_constant
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var
-from bytejit.tracer.objects.containers import NotConstant, is_constant
 from bytejit.tracer.objects.library import real_object
 
 

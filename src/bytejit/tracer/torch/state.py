@@ -10,11 +10,11 @@ import torch
 
 from bytejit.common import ambient_kinds, attention_choice, profiler_ranges, registry, special_cases
 from bytejit.guards.sources import KnownSource
+from bytejit.tracer.core.constants import to_python
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar, Var, expect
-from bytejit.tracer.objects.containers import to_python
 
 _C = torch._C
 _regions = itertools.count(1)

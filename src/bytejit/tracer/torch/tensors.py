@@ -22,12 +22,12 @@ from bytejit.guards.references import PLAIN_VALUE
 from bytejit.guards.sources import Source
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
 from bytejit.tracer.core.signals import Break, NotNow
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
-from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
 from bytejit.tracer.sizes.numbers import numbers_in
 from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
 from bytejit.tracer.sizes.unit_strides import READERS
