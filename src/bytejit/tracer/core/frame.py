@@ -12,8 +12,8 @@ from bytejit.common.identity import IdentityMap
 from bytejit.common.special_cases import NOT_THE_USERS
 from bytejit.rewriter import decoder
 from bytejit.rewriter.opcodes import OPNAME, has_argument
-from bytejit.tracer.objects.exceptions import exception_var
 
+from .exceptions import exception_var
 from .signals import Break, Raised
 from .values import CellVar, DictVar, FuncVar, GenVar, Known, SeqVar, Var
 

@@ -18,10 +18,10 @@ from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Source
 from bytejit.rewriter.resume_points import Point
 from bytejit.tracer.core.frame import Ins
-from bytejit.tracer.objects.exceptions import exception_var, with_context
 
 from .constants import NotConstant, to_python
 from .effects import Effects
+from .exceptions import exception_var, with_context
 from .frame import Frame
 from .job import Job, Snapshot
 from .limits import Limits

@@ -9,6 +9,7 @@ import torch
 
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import NONE, NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
@@ -16,7 +17,6 @@ from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
 from .class_facts import MISSING, class_lookup, is_data_descriptor, is_slot
-from .exceptions import name_missed
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
 

@@ -17,6 +17,7 @@ from bytejit.common.type_forms import FORMS
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import to_python
+from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
@@ -42,7 +43,6 @@ from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS
 
 from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, structseq_fields
 from .containers import full_name
-from .exceptions import name_missed
 
 FIELD = type(NAMESPACE(collections.namedtuple("_OfField", "a"))["a"])  # the descriptor that reads a field of a named tuple
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])

@@ -20,6 +20,7 @@ from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
+from bytejit.tracer.core.exceptions import left_generator
 from bytejit.tracer.core.frame import Frame, bind
 from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED
 from bytejit.tracer.core.operations import is_torch_function
@@ -46,7 +47,6 @@ from bytejit.tracer.objects.pure_functions import is_pure
 from . import external_generators, single_dispatch
 from .argument_counts import check_count, describe, placed
 from .class_facts import class_lookup
-from .exceptions import left_generator
 from .partials import called_with, parts_of
 from .reachable import surely_held
 

@@ -9,12 +9,12 @@ import torch
 
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, Var, expect
 
 from . import thread_locals
 from .class_facts import MISSING, class_lookup, is_data_descriptor
-from .exceptions import name_missed
 
 GENERIC_GETATTR = (
     object.__getattribute__,

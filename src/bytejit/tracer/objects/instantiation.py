@@ -11,6 +11,7 @@ from bytejit.common import special_cases
 from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE, IS_ABSTRACT
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, to_python
+from bytejit.tracer.core.exceptions import exception_var
 from bytejit.tracer.core.frame import bind
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.signals import Break
@@ -19,7 +20,6 @@ from bytejit.tracer.objects.pure_functions import is_pure
 
 from .argument_counts import describe
 from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple, is_slot
-from .exceptions import exception_var
 
 
 class Instantiation(Component):

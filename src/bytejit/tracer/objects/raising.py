@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeGuard
 
 from bytejit.guards.sources import Call0, Item, Source
+from bytejit.tracer.core.exceptions import exception_var, matches
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
@@ -16,7 +17,6 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var, expect
 
 from .class_facts import class_lookup
-from .exceptions import exception_var, matches
 
 # exceptions that take keywords: name -> the attributes that they set
 KEYWORDS = {AttributeError: ("name", "obj"), NameError: ("name",), ImportError: ("name", "path")}

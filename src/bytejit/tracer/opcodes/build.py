@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 from typing import Any
 
+from bytejit.tracer.core.exceptions import exception_var
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
@@ -13,7 +14,6 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
-from bytejit.tracer.objects.exceptions import exception_var
 
 from .call import as_tuple, shown
 

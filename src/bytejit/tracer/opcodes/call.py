@@ -6,13 +6,13 @@ import builtins
 import sys
 from typing import Any
 
+from bytejit.tracer.core.exceptions import exception_var, left_generator
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles, refuse
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, Var
 from bytejit.tracer.core.versions import ATTR_METHOD_BIT, NULL_BELOW
-from bytejit.tracer.objects.exceptions import exception_var, left_generator
 
 
 @handles("KW_NAMES")

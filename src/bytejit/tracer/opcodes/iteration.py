@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from bytejit.tracer.core.exceptions import chain, exception_var, matches
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known
 from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
-from bytejit.tracer.objects.exceptions import chain, exception_var, matches
 
 
 @handles("GET_ITER")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, TRUE, InstanceVar, Known, SeqVar, Var
+from .signals import Break
+from .values import NONE, TRUE, InstanceVar, Known, SeqVar, Var
 
 
 def exception_var(real: BaseException) -> InstanceVar:
