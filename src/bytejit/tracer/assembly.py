@@ -9,7 +9,6 @@ from bytejit.tracer.core.deferred_calls import DeferredCalls
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.names import Names
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.wrap import Wrapping
 from bytejit.tracer.objects.attribute_writes import AttributeWrites
 from bytejit.tracer.objects.attributes import Attributes
 from bytejit.tracer.objects.calls import Calls
@@ -22,6 +21,7 @@ from bytejit.tracer.objects.iterators import Iteration
 from bytejit.tracer.objects.known_attributes import KnownAttributes
 from bytejit.tracer.objects.operators import Operators
 from bytejit.tracer.objects.subscripts import Subscripts
+from bytejit.tracer.objects.wrap import Wrapping
 from bytejit.tracer.sizes.copies import Copies
 from bytejit.tracer.sizes.dynamic import Symbols
 from bytejit.tracer.sizes.inference import SymbolicInference

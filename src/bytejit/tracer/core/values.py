@@ -1,6 +1,6 @@
 """Symbolic values, which stand for real objects on the tracer's stack and in its locals. One class for each behaviour.
 
-A value read from outside the region stays `Lazy` until something looks at it; only then is it guarded (tracer/core/wrap.py).
+A value read from outside the region stays `Lazy` until something looks at it; only then is it guarded (tracer/objects/wrap.py).
 """
 
 from __future__ import annotations

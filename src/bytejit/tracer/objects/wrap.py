@@ -29,22 +29,11 @@ from bytejit.guards.sources import (
 )
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_lookup, hides_dict, is_named_tuple, replaces_lookup
-from bytejit.tracer.objects.code_reach import hash_has_effects
-from bytejit.tracer.objects.containers import item_source, keys_source, model_key, runs_code
-from bytejit.tracer.objects.external_generators import external_generator
-from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
-from bytejit.tracer.objects.external_lists import ExternalList
-from bytejit.tracer.objects.external_views import KINDS, external_view
-from bytejit.tracer.objects.identities import fix_key
-from bytejit.tracer.objects.open_writes import ExternalDict
-from bytejit.tracer.sizes.called_anew import open_constant
-
-from .constants import is_constant
-from .library_code import is_library
-from .object_kinds import BOUND, BY_REFERENCE, IN_SETS, SINGLETONS, UNBOUND, is_reference, real_items
-from .signals import Break
-from .values import (
+from bytejit.tracer.core.constants import is_constant
+from bytejit.tracer.core.library_code import is_library
+from bytejit.tracer.core.object_kinds import BOUND, BY_REFERENCE, IN_SETS, SINGLETONS, UNBOUND, is_reference, real_items
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import (
     FALSE,
     NONE,
     TRUE,
@@ -60,6 +49,17 @@ from .values import (
     SliceVar,
     Var,
 )
+from bytejit.tracer.sizes.called_anew import open_constant
+
+from .class_facts import MRO, NAMESPACE, class_lookup, hides_dict, is_named_tuple, replaces_lookup
+from .code_reach import hash_has_effects
+from .containers import item_source, keys_source, model_key, runs_code
+from .external_generators import external_generator
+from .external_iterators import SEEN, external_iterator
+from .external_lists import ExternalList
+from .external_views import KINDS, external_view
+from .identities import fix_key
+from .open_writes import ExternalDict
 
 
 class Wrapping(Component):
