@@ -22,7 +22,6 @@ from bytejit.guards.kinds import DISTINCT, Distinct
 from bytejit.guards.references import NotingPrinter
 from bytejit.guards.sources import KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.tracer.core.job import Job, Stop
-from bytejit.tracer.core.region import let_go, run_region
 from bytejit.tracer.core.signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
@@ -34,6 +33,7 @@ from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
 from .assembly import new_tracer
+from .region import let_go, run_region
 
 FEW_PAIRS = 6  # of objects that must not be one: up to so many have a guard each
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # their `.grad` is torch's own
