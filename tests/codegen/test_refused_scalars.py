@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
-from bytejit.codegen.aten.refused_scalars import holds
+from bytejit.common.dtypes import holds
 
 
 def attempt(fn):

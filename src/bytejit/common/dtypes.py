@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -62,3 +63,24 @@ def itemsize(name: str) -> int:
 def acc_dtype(name: str) -> str:
     """The dtype that an element is computed in: f32 for f16 and bf16, itself otherwise."""
     return "f32" if name in NARROW else name
+
+
+def holds_all(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether torch converts each number of one dtype to another."""
+    if other is torch.bool or other is dtype:
+        return True
+    limits = torch.finfo(other) if other.is_floating_point else torch.iinfo(other)
+    return holds(dtype, limits.min) and holds(dtype, limits.max)
+
+
+def holds(dtype: torch.dtype, value: int | float | complex) -> bool:
+    """Whether torch converts a number to a dtype: unsigned dtypes take negative integers whose absolute value they can hold."""
+    if dtype is torch.bool or dtype.is_complex:
+        return True
+    if isinstance(value, complex):
+        return value.imag == 0 and holds(dtype, value.real)
+    if dtype.is_floating_point:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    least = limits.min or (-limits.max if type(value) is int else 0)
+    return value == value and least <= value <= limits.max

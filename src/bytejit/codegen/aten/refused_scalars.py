@@ -3,9 +3,9 @@ not."""
 
 from __future__ import annotations
 
-import math
-
 import torch
+
+from bytejit.common.dtypes import holds
 
 from .mutation import CannotNormalise
 
@@ -44,24 +44,3 @@ def check_scalars(name: str, given: dict) -> None:
             continue  # computed in a wider dtype
         if not holds(kind, value):
             raise CannotNormalise(f"a number that {kind} cannot hold")
-
-
-def holds_all(dtype: torch.dtype, other: torch.dtype) -> bool:
-    """Whether torch converts each number of one dtype to another."""
-    if other is torch.bool or other is dtype:
-        return True
-    limits = torch.finfo(other) if other.is_floating_point else torch.iinfo(other)
-    return holds(dtype, limits.min) and holds(dtype, limits.max)
-
-
-def holds(dtype: torch.dtype, value: int | float | complex) -> bool:
-    """Whether torch converts a number to a dtype: unsigned dtypes take negative integers whose absolute value they can hold."""
-    if dtype is torch.bool or dtype.is_complex:
-        return True
-    if isinstance(value, complex):
-        return value.imag == 0 and holds(dtype, value.real)
-    if dtype.is_floating_point:
-        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
-    limits = torch.iinfo(dtype)
-    least = limits.min or (-limits.max if type(value) is int else 0)
-    return value == value and least <= value <= limits.max

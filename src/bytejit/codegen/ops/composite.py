@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.refused_scalars import holds_all
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
-from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, torch_dtype
+from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, holds_all, torch_dtype
 from bytejit.common.pointwise_ops import POINTWISE
 
 from .pointwise import aten, known
