@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from bytejit.codegen.aten.graph import of_other_dtype, stays
-from bytejit.codegen.aten.writes import written
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value, ir_dtype, promote
 from bytejit.codegen.ops.table import Op, table
+from bytejit.codegen.ops.writes import written
 from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype
 from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec

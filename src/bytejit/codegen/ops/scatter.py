@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.writes import goes_back
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import LoopNest, Store
@@ -28,6 +27,7 @@ from bytejit.common.spec import wrap_dim
 from .composite import F, check_holds
 from .gather import broadcast, row
 from .view import both, clamped, view, within
+from .writes import goes_back
 
 AREA = 4  # a write into less than this part (1 / AREA) of a tensor writes its elements in place; else the whole tensor is made
 FEW = 4  # places per row, up to which a scatter compares each point with all of them
