@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.checkpointed_parts import PART
-from bytejit.codegen.aten.graph import acts
 from bytejit.codegen.loops import index as ix
+from bytejit.codegen.ops.calls import acts
 from bytejit.common.spec import Spec
 
 from .joint import bytes_of

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.checkpointed_parts import PART
-from bytejit.codegen.aten.graph import acts
+from bytejit.codegen.ops.calls import acts
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.spec import Spec
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.recorded_values import is_view
+from bytejit.codegen.ops.calls import is_view
 
 aten = torch.ops.aten
 

@@ -14,23 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import (
-    Aten,
-    Const,
-    Input,
-    Out,
-    OutputNumber,
-    OutputValue,
-    acts,
-    base_of,
-    check,
-    positions,
-    renumbered,
-    stays,
-)
-from bytejit.codegen.aten.recorded_values import is_view
+from bytejit.codegen.aten.graph import Aten, Const, Input, Out, OutputNumber, OutputValue, base_of, check, positions, renumbered
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real
+from bytejit.codegen.ops.calls import acts, is_view, stays
 from bytejit.common.spec import Spec
 
 from .joint import Given, Joint, JointView, Recipe, bytes_of

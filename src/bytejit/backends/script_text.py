@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import OFFSETS, acts, stays
+from bytejit.codegen.aten.graph import OFFSETS
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
+from bytejit.codegen.ops.calls import acts, stays
 from bytejit.common.spec import Spec
 
 # the result's dtype is the first argument's, or is written out, whatever the number is

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, OutputValue, acts, stays
-from bytejit.codegen.aten.recorded_values import is_view
+from bytejit.codegen.aten.graph import Aten, OutputValue
 from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.ops.calls import acts, is_view, stays
 from bytejit.common import registry
 from bytejit.common.spec import Spec
 

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, OutputValue, acts
+from bytejit.codegen.aten.graph import Aten, OutputValue
 from bytejit.codegen.aten.rewrite import is_static, spec_or_none
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import watch
+from bytejit.codegen.ops.calls import acts
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of, report_of

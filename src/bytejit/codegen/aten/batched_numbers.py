@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from bytejit.codegen.ops.calls import acts
 from bytejit.common.spec import Spec
 
-from .graph import Aten, acts
+from .graph import Aten
 from .rewrite import aten, call_before, copy_graph, is_cpu_number, spec_or_none
 
 FEWEST = 4  # inputs: fewer chains stay as they are

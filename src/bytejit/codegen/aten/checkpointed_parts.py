@@ -15,12 +15,12 @@ import torch
 from torch import fx
 
 from bytejit.codegen.ops import random_state
+from bytejit.codegen.ops.calls import acts
 from bytejit.common.autocast import autocast_now
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.spec import Spec
 from bytejit.fake.tensor import fake_of_spec
 
-from .graph import acts
 from .mutation import CannotNormalise
 from .recorder import Recorder
 

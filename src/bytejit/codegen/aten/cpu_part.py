@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.recorded_values import is_view
+from bytejit.codegen.ops.calls import is_view
 from bytejit.common.spec import Spec
 
 from .graph import FRESH, Aten, Input, Mutation, Out, OutputValue, base_of, positions, renumbered

@@ -9,12 +9,8 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.ops.table import Op, table
-from bytejit.common.dtypes import SHORT, acc_dtype
 from bytejit.common.spec import Spec
 from bytejit.errors import Bug
-
-from .recorded_values import is_view
 
 OLD_GRAD = "old grad"  # in the meta of a placeholder: what its tensor has as `.grad` dies at the end of the call, and is not read
 FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call, made by the code around the graph
@@ -207,36 +203,3 @@ def check(aten: Aten) -> Aten:
         if write.input >= inputs or not isinstance(outputs[write.position], torch.fx.Node):
             raise Bug(f"normalise: {write} of a graph with {inputs} inputs and {len(outputs)} outputs")
     return aten
-
-
-def stays(node: torch.fx.Node) -> bool:
-    """Whether a call is made where nobody reads its result: it acts, or may raise for values of its operands (an index out of
-    range), which is seen. An operator without a row may, unless it is a view, or answers a question of torch's own code
-    (`is_same_size`); so may one of a dtype that its row does not take."""
-    if acts(node):
-        return True
-    row = table().by_aten.get(str(node.target))
-    if row is not None:
-        return row.raises or row.refuses or of_other_dtype(row, node)
-    if not isinstance(node.target, torch._ops.OpOverload) or is_view(node.target):
-        return False
-    return any("Tensor" in str(made.type) for made in node.target._schema.returns)
-
-
-def of_other_dtype(row: Op, node: torch.fx.Node) -> bool:
-    """Whether a call computes in a dtype that its row does not take: torch runs it, and may refuse it, without elements too."""
-    if row.kind in ("view", "create"):
-        return False
-    of = node.args[0] if row.dtype in ("bool", "arg") else node
-    specs = of.meta["spec"] if isinstance(of, torch.fx.Node) else None
-    spec = specs[0] if isinstance(specs, tuple) and specs else specs
-    return isinstance(spec, Spec) and acc_dtype(SHORT.get(spec.dtype, "")) not in row.dtypes
-
-
-def acts(node: torch.fx.Node) -> bool:
-    """Whether running a node has an effect beyond its value: it draws random numbers, or returns nothing and so is there to
-    raise (`_linalg_check_errors`) or to do what a user's op does."""
-    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
-        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
-    schema = getattr(node.target, "_schema", None)
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or schema is not None and not schema.returns

@@ -11,9 +11,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from bytejit.codegen.aten.recorded_values import Bound, Root, is_view
+from bytejit.codegen.aten.recorded_values import Bound, Root
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
+from bytejit.codegen.ops.calls import is_view
 from bytejit.common import attention_choice, inference, profiler_ranges
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied

@@ -66,12 +66,6 @@ class Bound:
         root.viewed = root.viewed or parent is not None
 
 
-def is_view(func: Any) -> bool:
-    """Whether an op's result shares its argument's storage, by its schema."""
-    returns = func._schema.returns
-    return bool(returns) and returns[0].alias_info is not None and not func._schema.is_mutable
-
-
 def hashable(value: Any) -> Any:
     """A hashable form of an op's argument in which 1, 1.0 and True differ."""
     if isinstance(value, (list, tuple)):

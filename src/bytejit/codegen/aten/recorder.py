@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.recorded_values import Bound, Root, is_view
+from bytejit.codegen.aten.recorded_values import Bound, Root
 from bytejit.codegen.loops.sizes import same
+from bytejit.codegen.ops.calls import is_view
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake import foreach
 from bytejit.fake.tensor import Fake, count_writes, infer, spec_of

@@ -10,12 +10,11 @@ import torch
 from torch import fx
 
 from bytejit.codegen.loops import index as ix
+from bytejit.codegen.ops.calls import stays
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec, infer
 from bytejit.fake.tensor import spec_of as fake_spec
-
-from .graph import stays
 
 aten = torch.ops.aten
 VIEWS = frozenset(

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.graph import of_other_dtype, stays
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value, ir_dtype, promote
+from bytejit.codegen.ops.calls import of_other_dtype, stays
 from bytejit.codegen.ops.table import Op, table
 from bytejit.codegen.ops.writes import written
 from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from bytejit.codegen.aten.graph import stays
 from bytejit.codegen.loops.expr import Cons, Expr
+from bytejit.codegen.ops.calls import stays
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, SHORT, acc_dtype, torch_dtype
 from bytejit.common.spec import Spec, contiguous_stride

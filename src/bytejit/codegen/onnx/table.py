@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.recorded_values import is_view as is_view
 from bytejit.codegen.loops.index import Undecided
+from bytejit.codegen.ops.calls import is_view as is_view
 from bytejit.common.dtypes import ONNX
 from bytejit.common.spec import Spec
 

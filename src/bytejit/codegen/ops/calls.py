@@ -1,0 +1,51 @@
+"""What is known of a call in an ATen graph: whether it views its operand, acts, or may raise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from bytejit.common.dtypes import SHORT, acc_dtype
+from bytejit.common.spec import Spec
+
+from .table import Op, table
+
+
+def is_view(func: Any) -> bool:
+    """Whether an op's result shares its argument's storage, by its schema."""
+    returns = func._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and not func._schema.is_mutable
+
+
+def stays(node: torch.fx.Node) -> bool:
+    """Whether a call is made where nobody reads its result: it acts, or may raise for values of its operands (an index out of
+    range), which is seen. An operator without a row may, unless it is a view, or answers a question of torch's own code
+    (`is_same_size`); so may one of a dtype that its row does not take."""
+    if acts(node):
+        return True
+    row = table().by_aten.get(str(node.target))
+    if row is not None:
+        return row.raises or row.refuses or of_other_dtype(row, node)
+    if not isinstance(node.target, torch._ops.OpOverload) or is_view(node.target):
+        return False
+    return any("Tensor" in str(made.type) for made in node.target._schema.returns)
+
+
+def of_other_dtype(row: Op, node: torch.fx.Node) -> bool:
+    """Whether a call computes in a dtype that its row does not take: torch runs it, and may refuse it, without elements too."""
+    if row.kind in ("view", "create"):
+        return False
+    of = node.args[0] if row.dtype in ("bool", "arg") else node
+    specs = of.meta["spec"] if isinstance(of, torch.fx.Node) else None
+    spec = specs[0] if isinstance(specs, tuple) and specs else specs
+    return isinstance(spec, Spec) and acc_dtype(SHORT.get(spec.dtype, "")) not in row.dtypes
+
+
+def acts(node: torch.fx.Node) -> bool:
+    """Whether running a node has an effect beyond its value: it draws random numbers, or returns nothing and so is there to
+    raise (`_linalg_check_errors`) or to do what a user's op does."""
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    schema = getattr(node.target, "_schema", None)
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or schema is not None and not schema.returns
