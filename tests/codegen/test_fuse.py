@@ -92,7 +92,7 @@ def test_no_cycle_through_a_library_call() -> None:
 
     _, fused, _ = same(fn, X)
     made: set[str] = set()
-    from bytejit.codegen.loops.passes.uses import reads, writes
+    from bytejit.codegen.loops.uses import reads, writes
 
     for step in fused.steps:
         assert all(b in made or fused.buffers[b].kind in ("input", "local") for b in reads(step) if b not in writes(step))

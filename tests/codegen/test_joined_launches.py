@@ -20,7 +20,7 @@ from bytejit.codegen.loops.ir import Buffer, Kernel
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes import side_by_side
 from bytejit.codegen.loops.passes.fuse import fuse
-from bytejit.codegen.loops.passes.uses import reads, writes
+from bytejit.codegen.loops.uses import reads, writes
 from bytejit.kernels.build_triton import split_module
 
 pytestmark = [pytest.mark.triton, pytest.mark.skipif(not TRITON, reason="needs Triton's interpreter")]

@@ -10,7 +10,6 @@ from math import inf
 from typing import Any
 
 from bytejit.codegen.loops.expr import Expr, walk
-from bytejit.codegen.loops.passes.uses import views_in
 from bytejit.codegen.loops.plan import Call, Plan, Schedule
 from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import DTYPES, NARROW, itemsize
@@ -19,6 +18,7 @@ from bytejit.errors import Bug
 from . import index as ix
 from .ir import Buffer, Kernel, LoopNest, Loops, View
 from .memory import ALIGN, extent
+from .uses import views_in
 
 
 def check_loops(loops: Loops) -> Loops:

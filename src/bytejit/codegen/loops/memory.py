@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.ops.extern import is_window
 from bytejit.common.dtypes import itemsize
 
 from . import index as ix
 from .ir import Buffer, Extern, Kernel, Loops, Store
 from .simplify import loads
+from .uses import reads, writes
 
 ALIGN = 64
 

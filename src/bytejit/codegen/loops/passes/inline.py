@@ -24,10 +24,10 @@ from bytejit.codegen.loops.simplify import (
     points,
     work,
 )
+from bytejit.codegen.loops.uses import reads
 
 from .fuse_kernels import flexible
 from .one_hot import without_one_hot_sums
-from .uses import reads
 
 AGAIN = 24  # additions: so little work takes no time beside the loads of a point
 LARGE = 8192  # points: with at least so many, the cost of starting another kernel does not matter

@@ -23,9 +23,8 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, Store, View, updates
 from bytejit.codegen.loops.simplify import Rewriter, axes_below, kernel_roots, loads, may_raise
+from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.spec import contiguous_stride
-
-from .uses import reads, writes
 
 
 def place_writes(loops: Loops) -> Loops:

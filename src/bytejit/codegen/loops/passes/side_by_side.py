@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, Loops
 from bytejit.codegen.loops.simplify import bytes_of, kernel_roots, known, may_raise
-
-from .uses import reads, writes
+from bytejit.codegen.loops.uses import reads, writes
 
 SMALL = 24 << 20  # bytes that a kernel reads and writes: more keep a GPU busy by themselves
 WAY = 48  # at most so many groups does a kernel move past

@@ -1,31 +1,13 @@
-"""Which buffers a step reads and writes; the pass that drops dead steps."""
+"""The pass that drops dead steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from bytejit.codegen.loops.ir import Extern, Kernel, Loops, View, updates
-from bytejit.codegen.loops.simplify import checks, drop_unused, kernel_roots, loads, written
-
-
-def views_in(x: Any) -> list[View]:
-    """Every View in nested extern arguments."""
-    if isinstance(x, View):
-        return [x]
-    return [v for part in x for v in views_in(part)] if isinstance(x, tuple) else []
-
-
-def reads(step: Kernel | Extern) -> list[str]:
-    """Buffers a step reads, in first-use order, each once."""
-    if isinstance(step, Extern):
-        return list(dict.fromkeys(v.buffer for v in views_in((step.args, step.kwargs))))
-    return list(dict.fromkeys([*(e.name for e in loads(kernel_roots(step))), *updates(step)]))
-
-
-def writes(step: Kernel | Extern) -> list[str]:
-    """Buffers a step makes."""
-    return [o for o in step.outs if o] if isinstance(step, Extern) else written(step)
+from bytejit.codegen.loops.ir import Kernel, Loops
+from bytejit.codegen.loops.simplify import checks, drop_unused, kernel_roots, written
+from bytejit.codegen.loops.uses import reads, writes
 
 
 def with_checks(whole: Kernel, left: Kernel | None) -> Kernel | None:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from bytejit.codegen.loops.ir import Extern, Kernel, Loops, MutationCopy
 from bytejit.codegen.loops.memory import overwritable
 from bytejit.codegen.loops.simplify import kernel_roots, may_raise
+from bytejit.codegen.loops.uses import reads, writes
 
 from .inplace import place_writes
-from .uses import reads, writes
 
 
 def write_inputs(loops: Loops) -> Loops:
