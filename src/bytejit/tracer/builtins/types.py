@@ -42,6 +42,7 @@ from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, cl
 from bytejit.tracer.objects.containers import own_hash, plain_key
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.objects.partials import filled, has_attributes, is_placeholder, parts_of
+from bytejit.tracer.objects.protocols import has_members
 
 NO_CLASS = (  # how each says that it was given no class
     "issubclass() arg 2 must be a class, a tuple of classes",
@@ -105,14 +106,14 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
         if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or special_cases.TORCH_PACKAGES.made(type(of)):
             return _tensor_instance(t, subject, of, cls)
         return t.comparisons.truth(t.calls.call(t.values.constant(check), [t.values.constant(of), subject], {}))
-    if special_cases.TYPING.made(type(of)) and getattr(of, "_is_protocol", False) and hook == "__instancecheck__":
-        real = getattr(subject, "real", None)
-    else:
-        real = None
     try:
-        found = issubclass(cls, of) if real is None else isinstance(real, of)
+        found = issubclass(cls, of)
     except TypeError as e:
-        raise t.raised(e) from None
+        if not (hook == "__instancecheck__" and getattr(of, "_is_runtime_protocol", False)):
+            raise t.raised(e) from None
+        found = False
+    if not found and hook == "__instancecheck__" and getattr(of, "_is_protocol", False):
+        return has_members(t, subject, of)
     if isinstance(check, types.FunctionType) and of not in MRO(cls) and not is_library(module_of(of)):
         if not t.cannot_change(cls):  # `of.register(cls)` may come later, or its __subclasshook__ decides otherwise
             t.guard("ID_IS", CallOf(KnownSource.of(issubclass), (Ref(cls), Ref(of))), issubclass(cls, of))
