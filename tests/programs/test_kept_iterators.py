@@ -96,3 +96,66 @@ def test_a_full_deque_that_is_appended_to_within_its_loop() -> None:
     for call in (f, bytejit.compile(f, backend="eager")):
         with pytest.raises(RuntimeError, match="deque mutated during iteration"):
             call(x, collections.deque([x, x], maxlen=2))
+
+
+CHANGING: dict[str, tuple[Callable, Callable]] = {
+    "set": (iter, lambda c: c.add(7)),
+    "set, as many": (iter, lambda c: (c.discard(2), c.add(7))),
+    "dict": (reversed, lambda c: c.update(z=1)),
+    "ordered dict": (reversed, lambda c: c.update(z=1)),
+    "list": (iter, lambda c: c.append(1)),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+def test_a_container_that_changes_once_its_iterator_was_kept(kind: str, capsys: pytest.CaptureFixture) -> None:
+    iterate, change = CHANGING[kind]
+    make = MADE[kind.split(",")[0]]
+    for outside in (False, True):
+        for again in (False, True):
+
+            def f(x, given):
+                kept = given if outside else make(x)  # noqa: B023
+                steps = iterate(kept)
+                first = next(steps)
+                print("between")
+                if not again:  # noqa: B023
+                    change(kept)
+                    return x * 2, first, list(steps), kept
+                y = x * 2
+                second = next(steps)
+                change(kept)
+                print(second)
+                return y, first, second, list(steps), kept
+
+            compiled = bytejit.compile(f, backend="eager")
+            for n in range(2):
+                x = torch.ones(1) + n
+                assert outcome(compiled, make, x) == outcome(f, make, x), (outside, again, n)
+
+
+def test_a_set_with_other_items_within_its_loop() -> None:
+    def f(x, members):
+        seen = []
+        for n in members:
+            if len(seen) < 3:
+                members.discard(n)
+                members.add(n + 100)
+            seen.append(n)
+        return x, seen
+
+    x = torch.ones(1)
+    assert bytejit.compile(f, backend="eager")(x, {1, 2, 3}) == f(x, {1, 2, 3})
+
+
+def test_frozen_sets_and_texts_over_a_break(capsys: pytest.CaptureFixture) -> None:
+    def f(x, kept):
+        steps = iter(kept)
+        y, first = x * 2, next(steps)
+        print("between")
+        return y, first, type(steps), list(steps)
+
+    x = torch.ones(1)
+    for kept in (frozenset([1, 2, 3]), "abc", "\u0100b", b"abc"):
+        bytejit.reset()
+        assert repr(bytejit.compile(f, backend="eager")(x, kept)) == repr(f(x, kept))

@@ -7,6 +7,8 @@ import graphlib
 import heapq
 import json
 import logging
+import re
+import struct
 
 from .harness import F, case, program
 
@@ -131,3 +133,29 @@ def test_singledispatch_that_grows():
         return x * kind(3), kind([1, 2.5])
 
     return f
+
+
+@case(F(4), graphs=1)
+def test_iterators_of_library_calls(x):
+    """re.finditer, Pattern.finditer, struct.iter_unpack, `__iter__` called by name: each call has its own"""
+    digits = re.compile(r"\d")
+    found = [int(m.group()) for m in re.finditer(r"\d", "a1b2")] + [m.start() for m in digits.finditer("12")]
+    pairs = struct.iter_unpack("<H", b"\1\0\2\0")
+    (first,) = next(pairs)
+    return x * first + sum(a for (a,) in pairs), found, list("ab".__iter__()), sum(range(3).__reversed__())
+
+
+@case(F(4), breaks=True)
+def test_iterators_of_library_calls_that_leave(x):
+    """re.finditer that stands in its middle: over a graph break, and returned"""
+    steps, kept = re.finditer(r"\d", "a1b2c3"), re.finditer("a", "a")
+    first = next(steps).group()
+    print(first)
+    return x + 1, [m.group() for m in steps], type(steps).__name__, [m.span() for m in kept], [*iter("ab")], [*iter(b"ab")]
+
+
+@case(F(4), breaks=True)
+def test_scanner(x):
+    """Pattern.scanner, whose calls go on from one another"""
+    steps = re.compile(r"\d").scanner("a1b2")
+    return x + int(steps.search().group()), steps.search().group()

@@ -128,6 +128,9 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(v, (DictVar, DictView)):
         owner = v if isinstance(v, DictVar) else v.owner
         state |= iterators.sized(owner, "dictionary changed size during iteration")
+        empty: Any = collections.OrderedDict() if issubclass(owner.cls, collections.OrderedDict) else {}
+        real = reversed(getattr(empty, v.kind)() if isinstance(v, DictView) else empty)
+        state |= {"again": (reversed, [v]), "was": list(owner.items), "cls": type(real)}
     return IterVar("seq", state, t.limits.steps)
 
 

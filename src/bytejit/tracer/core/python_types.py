@@ -83,7 +83,7 @@ def python_type(v: Var) -> type:
     if isinstance(v, IterVar):
         if v.kind == "external":
             return type(v.state["real"])
-        return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
+        return v.state.get("cls") or ITERATOR_TYPES.get(v.kind, types.GeneratorType)
     if isinstance(v, DeferredVar):
         return v.kind
     if isinstance(v, GenVar) and v.call is not None:

@@ -18,7 +18,13 @@ def iterator(out: Statements, v: IterVar) -> str:
         text = "iter(())"
     elif v.kind in ("seq", "reversed") and _has_changed(out, v):
         raise CannotReconstruct("an iterator over what the region changed", v.step)
-    elif v.kind == "seq" and "text" not in s:
+    elif v.kind == "seq" and "again" in s:
+        function, args = s["again"]
+        out.lines.append(f"{name} = {out.bind(function)}({out.many(args)})")
+        if s["at"]:
+            out.lines.append(f"for _ in range({s['at']}): next({name})")
+        return name
+    elif v.kind == "seq":
         text = f"iter({out.value(s['seq'])})"
         out.lines.append(f"{name} = {text}")
         if s["at"]:
@@ -26,8 +32,6 @@ def iterator(out: Statements, v: IterVar) -> str:
                 f"{name}.__setstate__({s['at']})" if s["seq"].cls in (list, tuple) else f"for _ in range({s['at']}): next({name})"
             )
         return name
-    elif v.kind == "seq":
-        text = f"iter({out.value(s['text'])}[{s['at']}:])"
     elif v.kind == "range":
         text = f"iter({out.bind(s['range'][s['at'] :])})"
     elif v.kind == "reversed":
@@ -68,7 +72,9 @@ def _has_changed(out: Statements, v: IterVar) -> bool:
     """Whether an iterator cannot be made anew: of a deque or a set that has changed since, it raises; what came from outside is
     changed only after it is made, and it would stand elsewhere."""
     s = v.state
-    if "size" in s and (s["size"] != len(s["of"].items) or s.get("was", s["of"].items) != s["of"].items):
+    if "size" in s and (s["size"] != len(s["of"].items) or s.get("was", s["of"].items) != list(s["of"].items)):
+        return True
+    if "again" in s and "of" in s and s["of"].source is not None and id(s["of"]) in out.t.effects.dirty:
         return True
     seq, dirty = s["seq"] if "seq" in s else None, out.t.effects.dirty
     if seq is None or id(seq) not in dirty:

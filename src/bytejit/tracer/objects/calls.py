@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import reprlib
 import types
 import weakref
@@ -33,6 +34,7 @@ from bytejit.tracer.core.values import (
     FuncVar,
     GenVar,
     InstanceVar,
+    IterVar,
     Known,
     MethodVar,
     PropertyVar,
@@ -52,6 +54,7 @@ from .reachable import surely_held
 
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
+MOST_ITEMS = 10_000  # of an iterator that a folded call makes
 # what keeps the repr of a dataclass, or of the library's containers, from asking itself
 REPR_ONCE = (dataclasses.make_dataclass("_Sample", ()).__repr__.__code__, reprlib.recursive_repr()(repr).__code__)
 SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares its own compiler some of its Python: not us
@@ -297,11 +300,23 @@ class Calls(Component):
             if any(isinstance(self.t.values.real(a), TensorVar) for a in args):
                 raise Break(f"{describe(obj)} needs a tensor's value") from None
             raise Break(f"a call of {describe(obj)} with {e}") from None
+        return self.folded(obj, real_args, real_kwargs)
+
+    def folded(self, function: Callable, args: list, kwargs: dict[str, Any]) -> Var:
+        """function(*args, **kwargs) of real objects, called now: an iterator that it makes is made anew in each call.
+        Raises: Raised."""
         try:
-            result = obj(*real_args, **real_kwargs)
+            result = function(*args, **kwargs)
         except Exception as e:
             raise self.t.raised(e) from None
-        return self.model(result)
+        if not hasattr(type(result), "__next__") or type(result) is types.GeneratorType:
+            return self.model(result)
+        items = list(itertools.islice(result, MOST_ITEMS + 1))
+        if len(items) > MOST_ITEMS:
+            raise Break(f"more than {MOST_ITEMS} items of {describe(function)}")
+        state: dict[str, Any] = {"seq": SeqVar([self.model(i) for i in items], list), "at": 0, "cls": type(result)}
+        state["again"] = functools.partial(function, *args, **kwargs), []
+        return IterVar("seq", state, self.t.limits.steps)
 
     def unwrap(self, v: Var) -> Var:
         v = self.t.values.real(v)

@@ -1,14 +1,15 @@
 """Iterators from outside: those of Python's own containers are looked into ahead, and advanced when the region ends.
 
-`IterVar` of kind "external": `real`, the iterator; `rest`, what it had left; `at`, how many items the region took; `end`,
-whether it also asked past the last one.
+`IterVar` of kind "external": `real`, the iterator; `rest`, what it had left; `over`, the containers that it goes through;
+`at`, how many items the region took; `end`, whether it also asked past the last one.
 """
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
-from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, Rest, leaves, rest
+from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, leaves, rest
 from bytejit.guards.iterator_sources import RestOf as RestSource
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Attr, CallOf, Item, Source, TupleItem
@@ -32,7 +33,9 @@ def external_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
         return None
     if any(t.claimed.setdefault(id(leaf), obj) is not obj for leaf in within):
         raise Break("an iterator that another iterator also reads")
-    made = IterVar("external", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.limits.steps)
+    over = [held for leaf in within for held in gc.get_referents(leaf)]
+    state = {"real": obj, "rest": left, "over": over, "at": 0, "end": False, "var": None, "work": (0, 0)}
+    made = IterVar("external", state, t.limits.steps)
     made.source, made.state["var"] = source, made
     t.looked_into.append(made)
     return made
@@ -65,14 +68,10 @@ def item_of(iterator: Any, value: Any, source: Source) -> Var:
     return SeqVar([item_of(part, v, TupleItem(source, i)) for i, (part, v) in enumerate(zip(within, value))], tuple)
 
 
-def _sequences(left: Any) -> list:
-    return [left.items] if isinstance(left, Rest) else [s for part in left.parts for s in _sequences(part)]
-
-
 def _next(t: Tracer, s: dict[str, Any]) -> Var | None:
     left, var = s["rest"], s["var"]
-    for seq in _sequences(left):
-        known = t.by_id.get(id(seq))
+    for container in s["over"]:
+        known = t.by_id.get(id(container))
         if known is not None and id(known) in t.effects.dirty:
             raise Break("an iterator from outside over an object that the graph's code changed")
     nodes, since = s["work"]

@@ -23,8 +23,8 @@ def _check_size(t: Tracer, s: dict[str, Any]) -> None:
     if "size" in s and len(s["of"].items) != s["size"]:
         s["size"] = -1  # and so it stays
         raise t.raised(RuntimeError(s["words"]))
-    if "was" in s and s["was"] != s["of"].items:  # an item was set, or the deque is full and was appended to
-        raise Break("a deque that changes while it is iterated over")
+    if "was" in s and s["was"] != list(s["of"].items):  # an item was set, or others are in it, as many as before
+        raise Break("a container that changes while it is iterated over")
 
 
 def _reversed(t: Tracer, s: dict[str, Any]) -> Var | None:

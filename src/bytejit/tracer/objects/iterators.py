@@ -100,12 +100,14 @@ class Iteration(Component):
                 if v.real is not None
                 else self.set_order(v)
             )
-            state = {"seq": SeqVar(items, list), "at": 0, **sized(v, "Set changed size during iteration")}
+            state = {"seq": SeqVar(items, list), "at": 0, "again": (iter, [v]), "cls": type(iter(set())), "was": list(v.items)}
+            state |= sized(v, "Set changed size during iteration")
             return IterVar("seq", state, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
             return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):
-            return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.t.limits.steps)
+            state = {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "again": (iter, [v]), "cls": type(iter(v.obj))}
+            return IterVar("seq", state, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, (type, enum.Enum)):
             if (found := self.t.attributes.find_special(v, "__iter__")) is not None:
                 return self._iter_members(v.obj, found)

@@ -109,11 +109,7 @@ def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, 
         real_kwargs = {k: real_object(t, v) for k, v in kwargs.items()}
     except NotConstant as e:
         raise Break(f"a call of {describe(function)} with {e}") from None
-    try:
-        result = function(*real_args, **real_kwargs)
-    except Exception as e:
-        raise t.raised(e) from None
-    return t.calls.model(result)
+    return t.calls.folded(function, real_args, real_kwargs)
 
 
 def _folded(function: Callable) -> None:
@@ -125,7 +121,7 @@ for _function in PURE_FUNCTIONS:
 _folded(torch._C._nn._parse_to)
 for _cls in PURE_C_TYPES:
     for _method in vars(_cls).values():
-        if isinstance(_method, types.MethodDescriptorType):
+        if isinstance(_method, types.MethodDescriptorType) and _method.__name__ != "scanner":  # each call of one goes on
             _folded(_method)
 
 
