@@ -60,6 +60,7 @@ FOLDERS = {
     "codegen/loops/passes",
     "codegen/onnx",
     "codegen/ops",
+    "codegen/ops/rows",
     "common",
     "compat",
     "fake",

@@ -87,7 +87,7 @@ def test_simple_forms(made: ix.Index, text: str) -> None:
 
 
 def test_a_reshape_and_back_is_nothing() -> None:
-    from bytejit.codegen.ops.view import reshape_coords
+    from bytejit.codegen.ops.rows.view import reshape_coords
 
     coords = (var("i"), var("j"), var("k"))
     there = reshape_coords((12, 64, 5), (4, 960), coords)

@@ -1,4 +1,4 @@
-"""Ops that put elements elsewhere (codegen/ops/moves.py, codegen/ops/view.py) as kernels of both printers against eager."""
+"""Ops that put elements elsewhere (rows/moves.py and rows/view.py in codegen/ops) as kernels of both printers against eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling, resizing and sampling (codegen/ops/pools.py, codegen/ops/resize.py) as kernels of both printers against eager."""
+"""Pooling, resizing and sampling (rows/pools.py and rows/resize.py in codegen/ops) as kernels of both printers against eager."""
 
 from __future__ import annotations
 

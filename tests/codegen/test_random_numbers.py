@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
-from bytejit.codegen.ops.random import LOW, philox
+from bytejit.codegen.ops.rows.random import LOW, philox
 from bytejit.kernels.build_triton import triton_version
 
 WAYS = [

@@ -1,4 +1,4 @@
-"""Running best elements and places in sorted rows (ops/scans.py, ops/gather.py) as kernels of both printers against eager."""
+"""Running best elements and places in sorted rows (rows/scans.py, rows/gather.py) as kernels of both printers against eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes to places read from memory (ops/scatter.py, passes/inplace.py) as kernels of both printers against eager: values, what
+"""Writes to places read from memory (rows/scatter.py, passes/inplace.py) as kernels of both printers against eager: values, what
 was written, what a fault leaves behind; and that nothing is copied where a program writes into a part of what it was given."""
 
 from __future__ import annotations

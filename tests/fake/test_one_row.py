@@ -37,4 +37,6 @@ def test_each_row_of_the_common_tables_is_in_the_op_table() -> None:
 
 
 def test_views_that_step_through_their_operand_are_not_lowered_by_hand() -> None:
-    assert {row.lower.__module__ for name in STRIDED if (row := row_of(name)) and row.lower} == {"bytejit.codegen.ops.strided"}
+    assert {row.lower.__module__ for name in STRIDED if (row := row_of(name)) and row.lower} == {
+        "bytejit.codegen.ops.rows.strided"
+    }

@@ -1,7 +1,7 @@
 """ATen's operators that compute each element by itself: a row each. Shape rules and the op table derive from the rows.
 
 An operator whose shape rule is one of these kinds has its overloads here and nowhere else: `fake/rules/pointwise.py` makes the
-rule, and the row of the op table (`codegen/ops/`) of this name takes overloads, operands and dtype rule from here.
+rule, and the row of the op table (`codegen/ops/rows/`) of this name takes overloads, operands and dtype rule from here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ATen's reductions, and what runs along one dimension: a row each. Shape rules and the op table derive from the rows.
 
-`fake/rules/reductions.py` makes the shape rule of a row, and the row of the op table (`codegen/ops/`) of this name takes its
+`fake/rules/reductions.py` makes the shape rule of a row, and the row of the op table (`codegen/ops/rows/`) of this name takes its
 overloads from here.
 """
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.ops import random_state
 from bytejit.codegen.ops.calls import acts
+from bytejit.codegen.ops.rows import random_state
 from bytejit.common.autocast import autocast_now
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.spec import Spec

@@ -13,7 +13,7 @@ import torch
 
 from bytejit.codegen.aten.graph_writer import GraphWriter
 from bytejit.codegen.aten.mutation import CannotNormalise
-from bytejit.codegen.ops.recurrent import KEEPING
+from bytejit.codegen.ops.rows.recurrent import KEEPING
 from bytejit.fake.tensor import Fake, infer
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Option `fused_rng`: draws through torch become draws within kernels (`codegen/ops/random.py`).
+"""Option `fused_rng`: draws through torch become draws within kernels (`codegen/ops/rows/random.py`).
 
     v1 = bernoulli.p(v0, 0.7)       ->      s = randint(0, 2**63 - 1, [])            once a call of the graph
                                             u = bytejit.uniform(s, 0, sizes, f32)
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.ops import random, random_state
+from bytejit.codegen.ops.rows import random, random_state
 from bytejit.common.dtypes import SHORT
 from bytejit.common.spec import Spec
 

@@ -28,7 +28,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
     specs_of,
 )
-from bytejit.codegen.ops import products as ops_products  # noqa: F401  (defines the operator)
+from bytejit.codegen.ops.rows import products as ops_products  # noqa: F401  (defines the operator)
 from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.errors import Bug

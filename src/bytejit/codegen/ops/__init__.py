@@ -1,1 +1,1 @@
-"""The op table: one op, one row, by family."""
+"""The op table, and what is known of calls of operators."""

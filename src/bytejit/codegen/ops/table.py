@@ -1,7 +1,7 @@
 """The op table: one op, one row. Lowering, both printers, the tests and the docs derive from the rows.
 
-Worked example: erf. Its row of `common/math_functions.py` is `MathFunction("erf", 12, (-4, 4))`. Of it codegen/ops/pointwise.py
-makes
+Worked example: erf. Its row of `common/math_functions.py` is `MathFunction("erf", 12, (-4, 4))`. Of it
+codegen/ops/rows/pointwise.py makes
 
     op("erf", ("aten.erf.default",), dtype="float", ref=torch.erf, cost=12, domain=(-4, 4),
        cpp="bj::erf({0})", triton="libdevice.erf({0})")
@@ -21,7 +21,7 @@ C++ prelude (overloaded on type; f16 and bf16 never reach them: they are compute
 Triton's; `bj_` names are our Triton helpers.
 
 Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a library
-does it best: called through torch; `codegen/ops/extern.py`). An overload without a row is called through torch too, counted
+does it best: called through torch; `codegen/ops/rows/extern.py`). An overload without a row is called through torch too, counted
 as "no row".
 """
 
@@ -131,9 +131,9 @@ def lowers(kind: str, name: str, overloads: Sequence[str], **fields: Any) -> Cal
 
 
 def table() -> OpTable:
-    """All rows; imports the row files (every file of this folder) on first use."""
+    """All rows; imports the row files (every file of `rows/`) on first use."""
     if not _LOADED:
-        for file in sorted(Path(__file__).parent.glob("*.py")):
-            import_module(f"bytejit.codegen.ops.{file.stem}")
+        for file in sorted((Path(__file__).parent / "rows").glob("*.py")):
+            import_module(f"bytejit.codegen.ops.rows.{file.stem}")
         _LOADED.append(True)
     return _TABLE

@@ -2,7 +2,7 @@
 
     v = select(cache, 0, layer);  w = index_put(v, [None, i], k);  cache' = select_scatter(cache, w, 0, layer)
 
-Where cache' is what an input holds afterwards, all three stand for one write into it (codegen/ops/scatter.py,
+Where cache' is what an input holds afterwards, all three stand for one write into it (codegen/ops/rows/scatter.py,
 codegen/loops/passes/inplace.py).
 """
 

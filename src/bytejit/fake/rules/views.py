@@ -13,7 +13,7 @@ from bytejit.shapes.symbols import any_symbolic, hint, same
 from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, new, numel, row
 from .elementwise import like_stride
 
-# name -> rule of a view that only steps through its operand: the row of the op table (`codegen/ops/strided.py`) is made of it
+# name -> rule of a view that only steps through its operand: of it the op table's row is made (`codegen/ops/rows/strided.py`)
 STRIDED: dict[str, Callable[..., Any]] = {}
 
 

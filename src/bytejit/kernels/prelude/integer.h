@@ -33,7 +33,7 @@ template <class T> BJ T fmod(T a, T b, i32* err) {
     bool skip = b == 0 || ((T)-1 < (T)0 && b == (T)-1);
     return (T)(a % (skip ? (T)1 : b));
 }
-// Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops/random.py).
+// Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops/rows/random.py).
 BJ i64 philox(i64 key, i64 index, i64 draw) {
     u64 k0 = (u64)key & 0xffffffffu, k1 = (u64)key >> 32;
     u64 c0 = (u64)index & 0xffffffffu, c1 = (u64)index >> 32, c2 = (u64)draw & 0xffffffffu, c3 = (u64)draw >> 32;

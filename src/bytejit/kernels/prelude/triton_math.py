@@ -160,7 +160,7 @@ def bj_signbit(x: tl.tensor):
 
 @triton.jit
 def bj_philox(key: tl.tensor, index: tl.tensor, draw: tl.tensor):
-    """Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops/random.py)."""
+    """Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops/rows/random.py)."""
     a, b, _, _ = tl.philox(key, index.to(tl.int32), (index >> 32).to(tl.int32), draw.to(tl.int32), (draw >> 32).to(tl.int32))
     return (a.to(tl.int64) << 32) | b.to(tl.int64)
 

@@ -1,6 +1,7 @@
 """Rows of the pointwise primitives: arithmetic, comparison, logic, bits, the functions of one to three floats, casts.
 
-What is a formula over these (gelu, silu, lerp, ...) is in codegen/ops/composite.py. Texts are explained in codegen/ops/table.py.
+What is a formula over these (gelu, silu, lerp, ...) is in codegen/ops/rows/composite.py. Texts are explained in
+codegen/ops/table.py.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.ops.table import aten, op
 from bytejit.common.dtypes import FLOATS, INTS
 from bytejit.common.math_functions import MATH_FUNCTIONS
 from bytejit.common.pointwise_ops import POINTWISE
-
-from .table import aten, op
 
 ANY = FLOATS | INTS | {"b8"}
 WHOLE = INTS | {"b8"}

@@ -12,11 +12,11 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
-from bytejit.codegen.ops.create import create
+from bytejit.codegen.ops.table import Lower, lowers
 from bytejit.common.dtypes import DTYPES, acc_dtype
 from bytejit.common.spec import contiguous_stride, wrap_dim
 
-from .table import Lower, lowers
+from .create import create
 
 
 def view(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops import index as ix
+from bytejit.codegen.ops.table import op
 from bytejit.common.spec import contiguous_stride
-
-from .table import op
 
 LOW = 0xFFFFFFFF
 ROUNDS = 10

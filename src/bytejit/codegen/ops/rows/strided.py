@@ -15,11 +15,10 @@ import torch
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.ops.table import op
 from bytejit.common.dtypes import DTYPES
 from bytejit.fake.rules.core import FakeStorage, Meta, NeedsMeta
 from bytejit.fake.rules.views import STRIDED
-
-from .table import op
 
 
 def _compared(test: Callable[[int, int], bool]) -> Any:

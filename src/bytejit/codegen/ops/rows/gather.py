@@ -8,10 +8,10 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.ops.table import Lower, lowers
 from bytejit.common.spec import wrap_dim
 
 from .composite import F
-from .table import Lower, lowers
 
 WHOLE = ("i64", "i32", "i16", "i8", "u8")
 

@@ -15,11 +15,11 @@ import torch
 
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.ops.table import lowers, op
 from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, holds_all, torch_dtype
 from bytejit.common.pointwise_ops import POINTWISE
 
 from .pointwise import aten, known
-from .table import lowers, op
 
 
 class F:

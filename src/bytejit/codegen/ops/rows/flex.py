@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from bytejit.codegen.ops.table import op
 from bytejit.common import attention_marks  # noqa: F401  (defines the operators)
-
-from .table import op
 
 op("flex_mark", "bytejit.flex_mark.default", kind="extern")
 op("gpu_flex", "bytejit.gpu_flex.default", kind="extern")

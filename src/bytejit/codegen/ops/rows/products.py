@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .table import op
+from bytejit.codegen.ops.table import op
 
 NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
 NAMESPACE.define(

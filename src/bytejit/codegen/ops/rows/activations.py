@@ -10,11 +10,11 @@ import torch
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.ops.table import op
 from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
 
 from .composite import NUMBERS, SQRT_HALF, F, formula, limits
 from .pointwise import aten
-from .table import op
 
 formula("relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
 formula("relu6", "relu6", ref=torch.nn.functional.relu6, cost=2)(lambda x: limits(x, 0, 6))

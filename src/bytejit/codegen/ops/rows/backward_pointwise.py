@@ -12,13 +12,13 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.ops.table import Lower, lowers, op
 from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
 from bytejit.common.pointwise_ops import POINTWISE
 
 from .composite import SQRT_HALF, F, formula
 from .pointwise import aten
 from .reduce import count, number
-from .table import Lower, lowers, op
 
 MEAN = 1  # reductions of losses: 0 none, 1 mean, 2 sum
 

@@ -21,13 +21,13 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import LoopNest, Store
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.ops.writes import goes_back
 from bytejit.common.dtypes import acc_dtype
 from bytejit.common.spec import wrap_dim
 
 from .composite import F, check_holds
 from .gather import broadcast, row
 from .view import both, clamped, view, within
-from .writes import goes_back
 
 AREA = 4  # a write into less than this part (1 / AREA) of a tensor writes its elements in place; else the whole tensor is made
 FEW = 4  # places per row, up to which a scatter compares each point with all of them

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.ops.table import op
+
 from .random import NAMESPACE
-from .table import op
 
 aten = torch.ops.aten
 PLAIN = aten.mkldnn_rnn_layer.default

@@ -1,0 +1,1 @@
+"""One op, one row, by family."""
