@@ -81,7 +81,8 @@ FOLDERS = {
     "tracer/sizes",
     "tracer/torch",
 }
-# by name, never where it is imported: the default backend, when a user asks which there are; a trial of a whole compile
+# by name, never where it is imported: the default backend, when a user asks which there are; a trial of a whole compile. The op
+# table finds its rows (`codegen/ops/rows/`) by the names of their files
 NAMED_ABOVE = {("common.registry", "backends.inductor"), ("compat.trial", "__init__")}
 FORBIDDEN = (
     "torch._dynamo",
@@ -181,10 +182,13 @@ def test_no_module_imports_a_private_name() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def imported(name: str) -> set[str]:
+    """The other modules of bytejit that a module imports."""
+    return {other for target, _ in imports(name) if (other := own(target)) and other != name and (name, other) not in NAMED_ABOVE}
+
+
 def test_no_import_cycle() -> None:
-    graph = {
-        name: {own(t) for t, _ in imports(name)} - {None, name} - {b for a, b in NAMED_ABOVE if a == name} for name in modules()
-    }
+    graph = {name: imported(name) for name in modules()}
     done: set[str] = set()
 
     def walk(name: str, way: tuple[str, ...]) -> None:
@@ -196,6 +200,53 @@ def test_no_import_cycle() -> None:
 
     for name in graph:
         walk(name, ())
+
+
+# packages that import one another, each with the reason: this list only gets shorter
+CYCLES = {
+    frozenset({"common", "errors", "options"}): "files of `common` that stand in the root, because a user imports them",
+}
+
+
+def package_of(module: str) -> str:
+    """The folder that a module lies in; a file of the root is a package of its own."""
+    return module.rpartition(".")[0] or module
+
+
+def cycles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of nodes that reach one another."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            new = graph.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    reach = {node: reached(node) for node in graph}
+    return {frozenset(other for other in reach[node] if node in reach.get(other, ())) for node in graph if node in reach[node]}
+
+
+def test_no_cycle_between_packages() -> None:
+    """Of folders, a folder's own files and those of a folder within it apart."""
+    graph: dict[str, set[str]] = {}
+    by: dict[tuple[str, str], str] = {}
+    for name in modules():
+        a = package_of(name)
+        for other in sorted(imported(name)):
+            if (b := package_of(other)) != a:
+                graph.setdefault(a, set()).add(b)
+                by.setdefault((a, b), f"{name} -> {other}")
+    found = cycles(graph)
+    said = [text for (a, b), text in by.items() if any({a, b} <= cycle for cycle in found - set(CYCLES))]
+    assert found == set(CYCLES), (found ^ set(CYCLES), said)
+
+
+def test_a_cycle_between_packages_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}}) == {frozenset("bc")}
+    assert package_of("fake.rules.core") == "fake.rules" and package_of("errors") == "errors"
 
 
 # modules that import within a function: why not at the top
