@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mypy.nodes import MypyFile
-from mypy.plugin import ClassDefContext, Plugin
+from mypy.plugin import ClassDefContext, Plugin, ReportConfigContext
 from mypy.plugins.common import add_attribute_to_class
 
 TRACER = "bytejit.tracer.core.tracer"
@@ -33,6 +33,10 @@ class TracerParts(Plugin):
         if file.fullname != TRACER:
             return []
         return [(10, name.rpartition(".")[0], -1) for name in parts().values()]
+
+    def report_config_data(self, context: ReportConfigContext) -> dict[str, str] | None:
+        """What the tracer's module depends on besides its text: mypy keeps nothing of it once the parts change."""
+        return parts() if context.id == TRACER else None
 
     def get_customize_class_mro_hook(self, fullname: str) -> Callable[[ClassDefContext], None] | None:
         return add_parts if fullname == f"{TRACER}.Tracer" else None
