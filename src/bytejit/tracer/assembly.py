@@ -20,6 +20,7 @@ from bytejit.tracer.objects.instantiation import Instantiation
 from bytejit.tracer.objects.iterators import Iteration
 from bytejit.tracer.objects.known_attributes import KnownAttributes
 from bytejit.tracer.objects.operators import Operators
+from bytejit.tracer.objects.subscript_writes import SubscriptWrites
 from bytejit.tracer.objects.subscripts import Subscripts
 from bytejit.tracer.objects.wrap import Wrapping
 from bytejit.tracer.sizes.copies import Copies
@@ -54,6 +55,7 @@ PARTS: dict[str, type[Component]] = {
     "operators": Operators,
     "comparisons": Comparisons,
     "subscripts": Subscripts,
+    "subscript_writes": SubscriptWrites,
     "iteration": Iteration,
     "calls": Calls,
     "instantiation": Instantiation,

@@ -114,7 +114,7 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo:
         if memo is not None:
             memo.add(t, v, table)
         for key, item in list(v.items.values()):
-            t.subscripts.dict_set(table, t.values.real(part(key)), part(item))
+            t.subscript_writes.dict_set(table, t.values.real(part(key)), part(item))
         table.attrs = {name: part(value) for name, value in t.attributes.ordered_dict_attributes(v).items()}
         return table
     if isinstance(v, SetVar):
@@ -157,7 +157,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     if v.ns is not None:
         t.values.complete(v.ns)
         for key, item in list(v.ns.items.values()):
-            t.subscripts.dict_set(made.namespace, key, part(item))
+            t.subscript_writes.dict_set(made.namespace, key, part(item))
     for name in _slot_names(v):
         if (value := t.attributes.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
             made.slots[name] = part(value)
@@ -183,7 +183,7 @@ def _copied_by_state(t: Tracer, v: InstanceVar, part: Callable, memo: Memo, get:
         t.calls.call(t.attributes.special(made, "__setstate__"), [state], {})
     elif isinstance(state, DictVar):
         for key, item in state.items.values():
-            t.subscripts.dict_set(made.namespace, key, item)
+            t.subscript_writes.dict_set(made.namespace, key, item)
     else:
         raise Break(f"a copy of a {v.cls.__name__}, whose state is no dict")
     return made

@@ -22,9 +22,9 @@ def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) ->
     if args:
         pairs = t.iteration.mapping_items(args[0])
         for k, v in pairs if pairs is not None else pairs_of(t, args[0]):
-            t.subscripts.dict_set(d, k, v)
+            t.subscript_writes.dict_set(d, k, v)
     for name, v in kwargs.items():
-        t.subscripts.dict_set(d, Known(name), v)
+        t.subscript_writes.dict_set(d, Known(name), v)
     return d
 
 
@@ -123,7 +123,7 @@ def setdefault(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -
         found = t.values.lookup(d, key_of(t, args[0]))
     if found is None:
         found = args[1] if len(args) > 1 else NONE
-        t.subscripts.dict_set(d, args[0], found)
+        t.subscript_writes.dict_set(d, args[0], found)
     return t.values.real(found)
 
 
@@ -143,7 +143,7 @@ def dict_pop(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> 
         e = t.raised(KeyError("?"))
         e.exc.slots["args"] = SeqVar([args[0]], tuple)
         raise e
-    t.subscripts.dict_del(d, key)
+    t.subscript_writes.dict_del(d, key)
     return t.values.real(found)
 
 
@@ -155,7 +155,7 @@ def popitem(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> V
     last = t.comparisons.truth(args[0]) if args else t.comparisons.truth(kwargs["last"]) if "last" in kwargs else True
     key = list(d.items)[-1 if last else 0]
     k, v = d.items[key]
-    t.subscripts.dict_del(d, key)
+    t.subscript_writes.dict_del(d, key)
     return SeqVar([k, v], tuple)
 
 
@@ -183,7 +183,7 @@ def dict_ior(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def dict_clear(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     t.values.complete(d)
     for key in list(d.items):
-        t.subscripts.dict_del(d, key)
+        t.subscript_writes.dict_del(d, key)
 
 
 @on_dict("copy", "__copy__")
@@ -194,12 +194,12 @@ def dict_copy(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) ->
 
 @on_dict("__setitem__")
 def dict_setitem(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    t.subscripts.dict_set(d, args[0], args[1])
+    t.subscript_writes.dict_set(d, args[0], args[1])
 
 
 @on_dict("__delitem__")
 def dict_delitem(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    t.subscripts.delitem(d, args[0])
+    t.subscript_writes.delitem(d, args[0])
 
 
 @on_dict("__or__")
@@ -252,7 +252,7 @@ def move_to_end(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def fromkeys(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     out = DictVar({})
     for v in t.iteration.each(args[0]):
-        t.subscripts.dict_set(out, t.values.real(v), args[1] if len(args) > 1 else NONE)
+        t.subscript_writes.dict_set(out, t.values.real(v), args[1] if len(args) > 1 else NONE)
     return out
 
 

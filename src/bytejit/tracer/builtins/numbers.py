@@ -291,7 +291,7 @@ MODELS[operator.is_] = lambda t, args, kwargs: t.values.constant(t.comparisons.i
 MODELS[operator.is_not] = lambda t, args, kwargs: t.values.constant(not t.comparisons.is_same(*args))
 MODELS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.subscripts.contains(*args))
 MODELS[operator.index] = lambda t, args, kwargs: Known(t.subscripts.index(args[0]))
-MODELS[operator.setitem] = lambda t, args, kwargs: t.subscripts.setitem(*args) or NONE
-MODELS[operator.delitem] = lambda t, args, kwargs: t.subscripts.delitem(*args) or NONE
+MODELS[operator.setitem] = lambda t, args, kwargs: t.subscript_writes.setitem(*args) or NONE
+MODELS[operator.delitem] = lambda t, args, kwargs: t.subscript_writes.delitem(*args) or NONE
 for _none, _is in zip(newer(operator, "is_none", "is_not_none"), (True, False)):
     MODELS[_none] = lambda t, args, kwargs, is_=_is: t.values.constant(t.comparisons.is_same(args[0], NONE) is is_)

@@ -187,12 +187,12 @@ def remove(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> N
 
 @on_sequence(list.__setitem__, deque.__setitem__)
 def list_setitem(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    t.subscripts.setitem(seq, args[0], args[1])
+    t.subscript_writes.setitem(seq, args[0], args[1])
 
 
 @on_sequence(list.__delitem__, deque.__delitem__)
 def list_delitem(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    t.subscripts.delitem(seq, args[0])
+    t.subscript_writes.delitem(seq, args[0])
 
 
 @on_sequence(list.__init__)

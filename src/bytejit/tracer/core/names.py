@@ -60,9 +60,9 @@ class Names(Component):
             self.t.effects.mutations += 1
             self.t.effects.globals_written.setdefault(id(space), (space, {}))[1][name] = value
         elif value is not None:
-            self.t.subscripts.dict_set(held, Known(name), value)
+            self.t.subscript_writes.dict_set(held, Known(name), value)
         else:
-            self.t.subscripts.dict_del(held, name)
+            self.t.subscript_writes.dict_del(held, name)
 
     def held_as_dict(self, held: DictVar) -> None:
         """From now on the program holds this dict: where it is a namespace, what was bound in it is in the dict."""

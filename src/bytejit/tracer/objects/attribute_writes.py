@@ -166,7 +166,7 @@ class AttributeWrites(Component):
     def set_in_dict(self, v: Var, name: str, value: Var) -> None:
         if not isinstance(v, InstanceVar) or v.ns is None or v.real is not None and not hasattr(v.real, "__dict__"):
             raise self._no_dict(v, name)
-        self.t.subscripts.dict_set(v.ns, Known(name), value)
+        self.t.subscript_writes.dict_set(v.ns, Known(name), value)
 
     def _no_dict(self, v: Var, name: str) -> Raised:
         """The error for setting or deleting an attribute of an object without a dict."""
@@ -213,7 +213,7 @@ class AttributeWrites(Component):
         elif isinstance(found, types.MemberDescriptorType):
             raise self.t.raised(AttributeError(name))
         elif v.ns is not None and self.t.values.lookup(v.ns, name) is not None:
-            self.t.subscripts.dict_del(v.ns, name)
+            self.t.subscript_writes.dict_del(v.ns, name)
         elif v.ns is None:
             raise self._no_dict(v, name)
         else:

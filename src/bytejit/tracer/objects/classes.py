@@ -72,7 +72,7 @@ def build_class(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(names, DictVar) or names.cls is not dict:
         raise Break("a class body whose namespace is no dict")
     if bases != given:
-        t.subscripts.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
+        t.subscript_writes.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
     cell = run_body(t, body, names)
     made = t.values.real(t.calls.call(Known(meta), [name, SeqVar(list(bases), tuple), names], kwargs))
     if isinstance(cell, CellVar) and cell.content is None:
@@ -194,7 +194,7 @@ def type_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return t.calls.call(Known(meta), args, kwargs)
     names = DictVar(dict(args[2].items)) if isinstance(args[2], DictVar) and args[2].complete else args[2]
     if isinstance(names, DictVar) and "__module__" not in names.items and t.frame is not None:
-        t.subscripts.dict_set(names, Known("__module__"), Known(t.frame.globals.get("__name__")))
+        t.subscript_writes.dict_set(names, Known("__module__"), Known(t.frame.globals.get("__name__")))
     return make_class(t, type, args[0], args[1], names, kwargs)
 
 
@@ -294,7 +294,7 @@ def cached_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     func = args[0] if args else kwargs["func"]
     made = t.instantiation.object_new(functools.cached_property)
     for name, value in (("func", func), ("attrname", NONE), ("__doc__", t.attributes.getattr(func, "__doc__"))):
-        t.subscripts.dict_set(made.namespace, Known(name), value)
+        t.subscript_writes.dict_set(made.namespace, Known(name), value)
     return made
 
 

@@ -210,7 +210,7 @@ def simple_namespace(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args:
         t.calls.call_python(dict.update, [made.namespace, args[0]])
     for name, value in kwargs.items():
-        t.subscripts.dict_set(made.namespace, Known(name), value)
+        t.subscript_writes.dict_set(made.namespace, Known(name), value)
     return made
 
 

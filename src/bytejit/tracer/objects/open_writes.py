@@ -54,7 +54,7 @@ class ExternalDict(OpenWrites, DictVar):
         if self.late:
             late, self.late = self.late, {}
             for key, value in late.values():
-                self.t.subscripts.dict_set(self, key, value, is_open=False)
+                self.t.subscript_writes.dict_set(self, key, value, is_open=False)
         return self.known
 
     @items.setter

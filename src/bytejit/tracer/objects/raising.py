@@ -55,7 +55,7 @@ def add_note(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(notes, SeqVar) or notes.cls is not list:
         raise t.raised(TypeError("Cannot add note: __notes__ is not a list"))
     if "__notes__" not in own.items:
-        t.subscripts.dict_set(own, Known("__notes__"), notes)
+        t.subscript_writes.dict_set(own, Known("__notes__"), notes)
     t.touch(notes)
     notes.items.append(args[1])
     return NONE
@@ -127,7 +127,7 @@ def make_group(t: Tracer, cls: type, message: Var, members: list[Var], like: Ins
                 made.slots[name] = like.slots[name]
         notes = t.values.lookup(like.namespace, "__notes__")
         if notes is not None and isinstance(notes := t.values.real(notes), SeqVar):
-            t.subscripts.dict_set(made.namespace, Known("__notes__"), SeqVar(list(notes.items), list))
+            t.subscript_writes.dict_set(made.namespace, Known("__notes__"), SeqVar(list(notes.items), list))
         t.part_of[id(made)] = t.part_of.get(id(like), like)
         t.keep.append(made)
     return made

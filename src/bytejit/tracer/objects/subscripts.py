@@ -1,4 +1,4 @@
-"""Items of modelled values: subscripts, `in`, length, and writes into dicts."""
+"""Items of modelled values: subscripts, `in` and length."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ from bytejit.tracer.sizes.called_anew import call_anew
 
 from .changing_keys import lacks, picked
 from .class_facts import class_attribute, class_lookup
-from .containers import ELEMENT, elements, key_of, keys_source, real_length, runs_code
+from .containers import ELEMENT, elements, key_of, keys_source, real_length
 from .external_lists import ExternalList, added
-from .finalizers import check_replaced
 from .open_writes import ExternalDict
 
 
 class Subscripts(Component):
-    """The part of the tracer that reads and writes items."""
+    """The part of the tracer that reads items."""
 
     def slice(self, parts: list[Var]) -> Var:
         return SliceVar([self.t.values.real(p) for p in parts])
@@ -71,17 +70,17 @@ class Subscripts(Component):
         return slice(*(None if isinstance(p, Known) and p.obj is None else self._bound(p) for p in v.parts))
 
     def _bound(self, v: Var) -> int:
-        if not self._is_index(v):
+        if not self.is_index(v):
             raise self.t.fold_error(operator.getitem, (), slice(""))
         return self.index(v)
 
-    def _is_index(self, v: Var) -> bool:
+    def is_index(self, v: Var) -> bool:
         """Whether a value is an integer, as __index__ says."""
         return isinstance(v, TensorVar) or self.t.attributes.of_class(self.t.type_of(v), "__index__") is not None
 
-    def _place(self, seq: SeqVar, key: Var) -> int:
+    def place(self, seq: SeqVar, key: Var) -> int:
         """The number of an item of a sequence. Raises: Raised for what is no index."""
-        if not self._is_index(key):
+        if not self.is_index(key):
             name = self.t.type_of(key).__name__
             if seq.cls is collections.deque:
                 raise self.t.raised(TypeError(f"sequence index must be integer, not '{name}'"))
@@ -93,7 +92,7 @@ class Subscripts(Component):
         container, key = self.t.values.real(container), self.t.values.real(key)
         if isinstance(container, TensorVar):
             found = self.t.indexing.item(container, key)
-            return found or self.t.tensors.call_tensor_op(operator.getitem, [container, self._plain_index(key)], {})
+            return found or self.t.tensors.call_tensor_op(operator.getitem, [container, self.plain_index(key)], {})
         if (found := picked(self.t, container, key)) is not None:
             return found
         if isinstance(container, SeqVar):
@@ -116,7 +115,7 @@ class Subscripts(Component):
                 raise Break(f"indexing a {container.cls.__name__}, a C object")
         raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object is not subscriptable"))
 
-    def _plain_index(self, key: Var) -> Var:
+    def plain_index(self, key: Var) -> Var:
         """A tensor's index with what __index__ says in place of the instances that have one."""
         if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
             if self.t.attributes.of_class(key.cls, "__getitem__") is not None:
@@ -127,7 +126,7 @@ class Subscripts(Component):
             and key.cls is tuple
             and any(isinstance(self.t.values.real(k), InstanceVar) for k in key.items)
         ):
-            return SeqVar([self._plain_index(self.t.values.real(k)) for k in key.items], tuple)
+            return SeqVar([self.plain_index(self.t.values.real(k)) for k in key.items], tuple)
         return key
 
     def getitem_of_base(self, v: InstanceVar, key: Var) -> Var:
@@ -150,7 +149,7 @@ class Subscripts(Component):
                 return SeqVar(seq.items[self.real_slice(key)], seq.cls if seq.cls in (list, torch.Size) else tuple)
             except ValueError as e:
                 raise self.t.raised(e) from None
-        i = self._place(seq, key)
+        i = self.place(seq, key)
         if isinstance(seq, ExternalList) and (found := seq.picked(i)) is not None:
             return found
         try:
@@ -169,11 +168,12 @@ class Subscripts(Component):
             return found
         if d.factory is not None and makes:
             value = self.t.calls.call(self.t.values.real(d.factory), [], {})
-            self.dict_set(d, key, value)
+            self.t.subscript_writes.dict_set(d, key, value)
             return value
-        raise self._no_key(real_key if is_constant(real_key) else "?", key)
+        raise self.no_key(real_key if is_constant(real_key) else "?", key)
 
-    def _no_key(self, real_key: object, key: Var) -> Raised:
+    def no_key(self, real_key: object, key: Var) -> Raised:
+        """The KeyError for a key."""
         e = self.t.raised(KeyError(real_key))
         e.exc.slots["args"] = SeqVar([key], tuple)
         return e
@@ -198,69 +198,6 @@ class Subscripts(Component):
             return self.t.operators.fold(operator.getitem, v.obj, to_python(self.t, key))
         except NotConstant:
             raise Break("a tensor's value used as an index") from None
-
-    def setitem(self, container: Var, key: Var, value: Var) -> None:
-        container, key = self.t.values.real(container), self.t.values.real(key)
-        if isinstance(container, TensorVar):
-            self.t.tensors.call_tensor_op(operator.setitem, [container, self._plain_index(key), value], {})
-        elif isinstance(container, ArrayVar):
-            self.t.numpy_arrays.array_call(operator.setitem, [container, key, value])
-        elif isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
-            self._no_slices(container, key)
-            if isinstance(container, ExternalList) and container.write(key, value):
-                return
-            self.t.touch(container)
-            try:
-                if isinstance(key, SliceVar):
-                    places = self.real_slice(key)
-                    if not self.t.iteration.has_iter(value):
-                        raise self.t.fold_error(operator.setitem, [], places, None)
-                    container.items[places] = self.t.iteration.rest(value)
-                else:
-                    container.items[self._place(container, key)] = value
-            except (IndexError, ValueError) as e:
-                if isinstance(e, IndexError) and container.cls is list:
-                    e = IndexError("list assignment index out of range")
-                raise self.t.raised(e) from None
-        elif isinstance(container, DictVar):
-            self.dict_set(container, key, value)
-        elif isinstance(container, InstanceVar) and (own := self.t.attributes.of_class(container.cls, "__setitem__")) is not None:
-            if not isinstance(own, types.FunctionType) and container.base is not None:
-                self.setitem(container.base, key, value)
-            else:
-                self.t.calls.call(self.t.attributes.special(container, "__setitem__"), [key, value], {})
-        else:
-            raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object does not support item assignment"))
-
-    def _no_slices(self, seq: SeqVar, key: Var) -> None:
-        if isinstance(key, SliceVar) and seq.cls is collections.deque:
-            raise self.t.raised(TypeError("sequence index must be integer, not 'slice'"))
-
-    def delitem(self, container: Var, key: Var) -> None:
-        container, key = self.t.values.real(container), self.t.values.real(key)
-        if isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
-            self._no_slices(container, key)
-            self.t.touch(container)
-            try:
-                del container.items[self.real_slice(key) if isinstance(key, SliceVar) else self._place(container, key)]
-            except IndexError as e:
-                raise self.t.raised(IndexError("list assignment index out of range") if container.cls is list else e) from None
-        elif isinstance(container, DictVar):
-            real_key = key_of(self.t, key)
-            if self.t.values.lookup(container, real_key) is None:
-                raise self._no_key("?", key)
-            self.dict_del(container, real_key)
-        elif isinstance(container, InstanceVar):
-            own = self.t.attributes.of_class(container.cls, "__delitem__")
-            if not isinstance(own, types.FunctionType) and container.base is not None:
-                self.delitem(container.base, key)
-            else:
-                self.t.calls.call(self.t.attributes.special(container, "__delitem__"), [key], {})
-        else:
-            cls = self.t.type_of(container)
-            numbered = issubclass(cls, (tuple, str, bytes, set, frozenset, range)) and self._is_index(key)
-            denied = "doesn't" if numbered else "does not"
-            raise self.t.raised(TypeError(f"'{cls.__name__}' object {denied} support item deletion"))
 
     def contains(self, container: Var, item: Var) -> bool:
         container, item = self.t.values.real(container), self.t.values.real(item)
@@ -352,29 +289,6 @@ class Subscripts(Component):
         if isinstance(v, Known) and isinstance(v.obj, type) and hasattr(type(v.obj), "__len__"):
             return self.t.operators.fold(len, v.obj).obj
         raise self.t.raised(TypeError(f"object of type '{self.t.type_of(v).__name__}' has no len()"))
-
-    def dict_set(self, d: DictVar, key: Var, value: Var, is_open: bool = True) -> None:
-        """d[key] = value. is_open: whether a key that changes between calls may stay open."""
-        if is_open and isinstance(d, ExternalDict) and d.write(key, value):
-            return
-        real_key = key_of(self.t, key)
-        if d.cls is types.MappingProxyType:
-            raise self.t.raised(TypeError("'mappingproxy' object does not support item assignment"))
-        check_replaced(self.t, d, real_key)
-        self.t.touch(d)
-        if d.real is not None and not d.complete and real_key not in d.items and real_key not in d.deleted:
-            self.t.values.lookup(d, real_key)  # whether it was there decides its place in the order
-        old = d.items.get(real_key)
-        d.items[real_key] = (old[0] if old is not None else key, value)
-
-    def dict_del(self, d: DictVar, real_key: object) -> None:
-        check_replaced(self.t, d, real_key)
-        self.t.touch(d)
-        if d.real is not None and runs_code(real_key):  # the key that the dict has, which equals this one
-            real_key = next(key for key in d.items if key == real_key)
-        d.items.pop(real_key, None)
-        if d.real is not None:
-            d.deleted.add(real_key)
 
     def as_set(self, v: Var) -> SetVar:
         if isinstance(v, SetVar):

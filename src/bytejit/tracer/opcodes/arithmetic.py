@@ -45,13 +45,13 @@ def binary_subscr(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("STORE_SUBSCR")
 def store_subscr(t: Tracer, f: Frame, ins: Ins) -> None:
     key, container, value = t.pop(f), t.pop(f), f.pop_raw()
-    t.subscripts.setitem(container, key, value)
+    t.subscript_writes.setitem(container, key, value)
 
 
 @handles("DELETE_SUBSCR")
 def delete_subscr(t: Tracer, f: Frame, ins: Ins) -> None:
     key, container = t.pop(f), t.pop(f)
-    t.subscripts.delitem(container, key)
+    t.subscript_writes.delitem(container, key)
 
 
 @handles("BINARY_SLICE")
@@ -63,7 +63,7 @@ def binary_slice(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("STORE_SLICE")
 def store_slice(t: Tracer, f: Frame, ins: Ins) -> None:
     stop, start, container, value = f.pop_raw(), f.pop_raw(), t.pop(f), f.pop_raw()
-    t.subscripts.setitem(container, t.subscripts.slice([start, stop, NONE]), value)
+    t.subscript_writes.setitem(container, t.subscripts.slice([start, stop, NONE]), value)
 
 
 @handles("BUILD_SLICE")

@@ -38,7 +38,7 @@ def build_map(t: Tracer, f: Frame, ins: Ins) -> None:
     flat = f.popn(2 * ins.arg)
     out = DictVar({})
     for key, value in zip(flat[::2], flat[1::2]):
-        t.subscripts.dict_set(out, t.values.real(key), value)
+        t.subscript_writes.dict_set(out, t.values.real(key), value)
     f.push(out)
 
 
@@ -46,7 +46,7 @@ def build_map(t: Tracer, f: Frame, ins: Ins) -> None:
 def build_const_key_map(t: Tracer, f: Frame, ins: Ins) -> None:
     out = DictVar({})
     for key, value in zip(map(t.values.constant, t.const(t.pop(f))), f.popn(ins.arg)):
-        t.subscripts.dict_set(out, key, value)
+        t.subscript_writes.dict_set(out, key, value)
     f.push(out)
 
 
@@ -121,7 +121,7 @@ def dict_merge(t: Tracer, f: Frame, ins: Ins) -> None:
             raise Raised(
                 exception_var(TypeError(f"{shown(t, function)} got multiple values for keyword argument '{t.const(key)}'"))
             )
-        t.subscripts.dict_set(target, key, value)
+        t.subscript_writes.dict_set(target, key, value)
 
 
 @handles("LIST_APPEND")
@@ -139,7 +139,7 @@ def set_add(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("MAP_ADD")
 def map_add(t: Tracer, f: Frame, ins: Ins) -> None:
     value, key = f.pop_raw(), t.pop(f)
-    t.subscripts.dict_set(target_of(t, f, ins), key, value)
+    t.subscript_writes.dict_set(target_of(t, f, ins), key, value)
 
 
 @handles("UNPACK_SEQUENCE")
