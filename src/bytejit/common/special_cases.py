@@ -106,7 +106,7 @@ LIGHTNING = Origin(
 )
 TORCH_COMPILER = Origin(("torch._dynamo*",), "marks of torch's compiler, which is never imported here")
 OPERATORS = Origin(
-    ("torch", "torch.*", "bytejit", "bytejit.*", "_operator"), "calls in a graph that run no Python of the program"
+    ("torch", "torch.*", "bytejit", "bytejit.*", "_operator", "builtins"), "calls in a graph that run no Python of the program"
 )
 OWN = Origin(("torch", "torch.*", "bytejit", "bytejit.*"), "threads in these do not use the device for the program")
 BYTEJIT = Origin(("bytejit.*",), "backends of bytejit's own")
