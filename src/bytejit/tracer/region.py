@@ -8,10 +8,11 @@ from bytejit.common import ambient, ambient_kinds, torch_controls
 from bytejit.guards.sources import Cell, KnownSource, Local, Source, StackSlot
 from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.job import Stop, forget_graph
 from bytejit.tracer.core.signals import Break, Raised, Restart
 from bytejit.tracer.core.tracer import ExitHere, Tracer
-from bytejit.tracer.core.values import NONE, NULL, TRUE, CellVar, GenVar, InstanceVar, IterVar, Lazy
+from bytejit.tracer.core.values import NONE, NULL, TRUE, CellVar, InstanceVar, Lazy
 from bytejit.tracer.objects.class_facts import LOOKED_UP
 
 

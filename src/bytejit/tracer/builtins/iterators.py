@@ -11,24 +11,11 @@ from typing import Any
 
 import torch
 
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import (
-    FALSE,
-    NONE,
-    TRUE,
-    DictVar,
-    DictView,
-    GenVar,
-    InstanceVar,
-    IterVar,
-    Known,
-    SeqVar,
-    SymVar,
-    TensorVar,
-    Var,
-)
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, DictView, InstanceVar, Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import SUM_COMPENSATES
 from bytejit.tracer.objects import generators, iterators
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup

@@ -9,6 +9,7 @@ from bytejit.common import special_cases
 from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.text import without_records
 
+from .iterator_values import GenVar, IterVar
 from .texts import TextVar
 from .values import (
     CellVar,
@@ -16,9 +17,7 @@ from .values import (
     DictVar,
     DictView,
     FuncVar,
-    GenVar,
     InstanceVar,
-    IterVar,
     Known,
     Lazy,
     MethodVar,

@@ -14,8 +14,9 @@ from bytejit.rewriter import decoder
 from bytejit.rewriter.opcodes import OPNAME, has_argument
 
 from .exceptions import exception_var
+from .iterator_values import GenVar
 from .signals import Break, Raised
-from .values import CellVar, DictVar, FuncVar, GenVar, Known, SeqVar, Var
+from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
 
 
 @dataclass(frozen=True)

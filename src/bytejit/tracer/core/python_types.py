@@ -8,6 +8,7 @@ import torch
 
 from bytejit.compat import numpy_types
 
+from .iterator_values import GenVar, IterVar
 from .made_ids import IdVar
 from .models import REPLACED
 from .numpy_values import ArrayVar, TensorArrayVar
@@ -19,9 +20,7 @@ from .values import (
     DictVar,
     DictView,
     FuncVar,
-    GenVar,
     InstanceVar,
-    IterVar,
     Known,
     MethodVar,
     PropertyVar,

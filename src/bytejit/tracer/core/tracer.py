@@ -23,6 +23,7 @@ from .constants import NotConstant, to_python
 from .effects import Effects
 from .exceptions import exception_var, with_context
 from .frame import Frame
+from .iterator_values import GenVar, IterVar
 from .job import Job, Snapshot
 from .limits import Limits
 from .numpy_values import ArrayVar
@@ -30,18 +31,7 @@ from .python_types import python_type
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, RETURN
-from .values import (
-    NONE,
-    DeferredVar,
-    GenVar,
-    InstanceVar,
-    IterVar,
-    Known,
-    Lazy,
-    SeqVar,
-    TensorVar,
-    Var,
-)
+from .values import NONE, DeferredVar, InstanceVar, Known, Lazy, SeqVar, TensorVar, Var
 
 
 class ExitHere(Exception):

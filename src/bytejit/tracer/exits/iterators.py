@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import collections
 
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import REPLACED, STAYING
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import GenVar, IterVar
 
 from .statements import Statements
 

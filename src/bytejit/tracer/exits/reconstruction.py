@@ -8,6 +8,7 @@ from bytejit.common.gradients import spent
 from bytejit.common.overriding import as_subclass, make_wrapper
 from bytejit.guards.references import written_out
 from bytejit.tracer.core.constants import is_constant
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.open_values import OpenVar
@@ -20,9 +21,7 @@ from bytejit.tracer.core.values import (
     DictVar,
     DictView,
     FuncVar,
-    GenVar,
     InstanceVar,
-    IterVar,
     Known,
     Lazy,
     MethodVar,

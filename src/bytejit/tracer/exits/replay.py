@@ -8,8 +8,9 @@ import torch
 
 from bytejit.common import ambient, ambient_kinds
 from bytejit.guards.sources import Cell, SourcePrinter
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import CellVar, GenVar, IterVar, Var
+from bytejit.tracer.core.values import CellVar, Var
 from bytejit.tracer.objects import external_generators, external_iterators
 from bytejit.tracer.torch import inference_mode
 

@@ -23,6 +23,7 @@ from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.exceptions import left_generator
 from bytejit.tracer.core.frame import Frame, bind
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED
 from bytejit.tracer.core.operations import is_torch_function
 from bytejit.tracer.core.signals import Break, Raised
@@ -32,9 +33,7 @@ from bytejit.tracer.core.values import (
     CellVar,
     DictVar,
     FuncVar,
-    GenVar,
     InstanceVar,
-    IterVar,
     Known,
     MethodVar,
     PropertyVar,

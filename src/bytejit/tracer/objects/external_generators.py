@@ -14,8 +14,9 @@ from bytejit.guards.iterator_sources import ENDED, NOT_STARTED, NotSeen, StandOf
 from bytejit.guards.sources import Attr, Item, Source
 from bytejit.rewriter.flow import OBJ, Flow, analyse
 from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.iterator_values import GenVar
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import GenVar, Lazy
+from bytejit.tracer.core.values import Lazy
 
 from .external_iterators import SEEN
 from .generators import passes_by

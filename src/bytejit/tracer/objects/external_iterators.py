@@ -13,9 +13,10 @@ from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, le
 from bytejit.guards.iterator_sources import RestOf as RestSource
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Attr, CallOf, Item, Source, TupleItem
+from bytejit.tracer.core.iterator_values import IterVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import IterVar, Lazy, SeqVar, Var
+from bytejit.tracer.core.values import Lazy, SeqVar, Var
 
 from .iterator_steps import NEXT
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 
 from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.iterator_values import GenVar
 from bytejit.tracer.core.signals import Break, CannotReconstruct, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, NULL, GenVar, InstanceVar, Var
+from bytejit.tracer.core.values import NONE, NULL, InstanceVar, Var
 from bytejit.tracer.core.versions import CLOSE_RETURNS, FOR_ITER_KEEPS
 
 from .class_facts import class_lookup

@@ -14,24 +14,12 @@ from bytejit.guards.sources import SetCopy
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import shown_name
+from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import (
-    NONE,
-    DictVar,
-    DictView,
-    GenVar,
-    InstanceVar,
-    IterVar,
-    Known,
-    SeqVar,
-    SetVar,
-    SymVar,
-    TensorVar,
-    Var,
-)
+from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup

@@ -6,10 +6,11 @@ from typing import NoReturn
 
 from bytejit.tracer.core.exceptions import chain, exception_var, matches
 from bytejit.tracer.core.frame import Frame, Ins
+from bytejit.tracer.core.iterator_values import GenVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known
+from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, InstanceVar, Known
 from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
 
 

@@ -10,10 +10,11 @@ import torch
 from bytejit.guards.sources import Local, StackSlot
 from bytejit.tracer.core.exceptions import exception_var
 from bytejit.tracer.core.frame import Frame, Ins
+from bytejit.tracer.core.iterator_values import GenVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import RETURN, handles
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, CellVar, DictVar, GenVar, InstanceVar, Known, Lazy, SeqVar, Var
+from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Known, Lazy, SeqVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.finalizers import ends_by_code
 

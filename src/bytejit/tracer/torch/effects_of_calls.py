@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from bytejit.guards.sources import Cell
+from bytejit.tracer.core.iterator_values import IterVar
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import IterVar, TensorVar, Var
+from bytejit.tracer.core.values import TensorVar, Var
 
 
 def has_external_effects(t: Tracer) -> bool:
