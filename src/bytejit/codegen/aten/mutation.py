@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import is_dense
-from bytejit.fake.rules.views import viewed_stride
+from bytejit.fake.rules.view_shapes import viewed_stride
 from bytejit.shapes import symbols
 
 aten = torch.ops.aten

@@ -12,7 +12,7 @@ from bytejit.common.spec import channels_last_stride, contiguous_stride
 from .core import HasMeta, Meta, NeedsMeta, Operand, Size, is_one, memory_order, new, numel, row
 from .elementwise import broadcast, permuted_stride, sorted_dims
 from .products import suggests_channels_last
-from .views import viewed_stride
+from .view_shapes import viewed_stride
 
 
 @row("bernoulli_.float", "uniform_")
