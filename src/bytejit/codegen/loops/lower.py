@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule, Value, ir_dtype, promote
+from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule
 from bytejit.codegen.ops.calls import of_other_dtype, stays
 from bytejit.codegen.ops.table import Op, table
 from bytejit.codegen.ops.writes import written
@@ -27,6 +27,7 @@ from . import index as ix
 from .index import Index
 from .ir import Extern, Loops, MutationCopy, Result
 from .sizes import ROW, Real
+from .value import Value, ir_dtype, promote
 
 
 def lower_pointwise(ctx: Lowering, row: Op, *args: Any, **kwargs: Any) -> Value:

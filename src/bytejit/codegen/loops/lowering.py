@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.ops.calls import stays
 from bytejit.codegen.ops.table import Op, table
-from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, SHORT, acc_dtype, torch_dtype
+from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, acc_dtype, torch_dtype
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.errors import Bug
 
@@ -22,6 +22,7 @@ from .index import Index, Sym, Val, var
 from .ir import Axis, Buffer, Extern, Kernel, LoopNest, Reduce, Store, View
 from .simplify import may_raise_itself
 from .sizes import Real
+from .value import Value, ir_dtype, number_dtype
 
 
 class NoRule(Exception):
@@ -31,21 +32,6 @@ class NoRule(Exception):
 
 class LibraryIsBetter(NoRule):
     """A row leaves this use of its op to a library, whose kernel is faster and covers it."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor of the graph: a view of `buffer`. map: the buffer's coordinates as indices over d0, d1, ..., the coordinates of
-    this value; None: they are the same.
-
-    elided: the program copies between the step that makes the buffer and this value; that copy was left out.
-    """
-
-    buffer: str
-    shape: tuple
-    dtype: str
-    map: tuple[Index, ...] | None = None
-    elided: bool = False
 
 
 def dims_of(shape: tuple) -> tuple[tuple[Index, ...], dict[str, Any]]:
@@ -340,41 +326,6 @@ def returns_views(target: Any) -> bool:
     """Whether an operator's results lie in the memory of its operands."""
     schema = getattr(target, "_schema", None)
     return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-
-
-def ir_dtype(spec: Spec) -> str:
-    """The IR's name of a spec's dtype (names of dtypes that kernels cannot hold included)."""
-    return SHORT.get(spec.dtype) or str(spec.dtype)
-
-
-def number_dtype(value: bool | int | float | complex | Index | Real) -> str:
-    """The dtype of a Python number; a size is an integer."""
-    return "b8" if isinstance(value, bool) else "i64" if isinstance(value, (int, Index)) else "f32"
-
-
-def promote(args: list[Any]) -> str:
-    """The dtype in which torch computes a comparison of these values. Within a category (bool, int, float) tensors with dims take
-    precedence over 0-dim tensors, and those over numbers."""
-    levels: list[str | None] = [None, None, None]
-    for a in args:
-        level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
-        dtype = a.dtype if isinstance(a, Value) else number_dtype(a)
-        before = levels[level]
-        levels[level] = dtype if before is None else _promote(before, dtype)
-    best: str | None = None
-    for found in levels:
-        if found is not None and (best is None or _category(found) > _category(best)):
-            best = found
-    return best or "f32"
-
-
-def _category(dtype: str) -> int:
-    return 0 if dtype == "b8" else 1 if dtype[0] in "iu" else 2
-
-
-def _promote(a: str, b: str) -> str:
-    t = torch.promote_types(torch_dtype(a), torch_dtype(b))
-    return SHORT[t]
 
 
 def device_of(node: torch.fx.Node) -> torch.device | None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.codegen.ops.table import Lower, lowers, op
 from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
 from bytejit.common.pointwise_ops import POINTWISE

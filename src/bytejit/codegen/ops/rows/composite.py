@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.codegen.ops.table import lowers, op
 from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, holds_all, torch_dtype
 from bytejit.common.pointwise_ops import POINTWISE

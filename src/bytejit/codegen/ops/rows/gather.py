@@ -7,7 +7,8 @@ from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value
 from bytejit.codegen.ops.table import Lower, lowers
 from bytejit.common.spec import wrap_dim
 

@@ -15,7 +15,8 @@ import torch
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.codegen.ops.table import Lower, lowers
 from bytejit.common.dtypes import FLOATS, acc_dtype, torch_dtype
 from bytejit.common.reduction_ops import REDUCTIONS

@@ -10,7 +10,8 @@ import torch
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.common.dtypes import acc_dtype
 
 from .composite import F

@@ -14,7 +14,8 @@ from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
 
 from .backward_moves import Taps, gathered

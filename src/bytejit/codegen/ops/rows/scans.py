@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import LoopNest, Reduce, Store
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value
 from bytejit.common.dtypes import FLOATS, INTS, acc_dtype
 from bytejit.common.spec import wrap_dim
 

@@ -20,7 +20,8 @@ import torch
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import LoopNest, Store
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value
 from bytejit.codegen.ops.writes import goes_back
 from bytejit.common.dtypes import acc_dtype
 from bytejit.common.spec import wrap_dim

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.common.dtypes import acc_dtype
 from bytejit.common.spec import reduced_dims, wrap_dim
 

@@ -14,7 +14,8 @@ from typing import Any, cast
 import torch
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.codegen.loops.lowering import Lowering, NoRule
+from bytejit.codegen.loops.value import Value
 from bytejit.codegen.ops.table import op
 from bytejit.common.dtypes import DTYPES
 from bytejit.fake.rules.core import FakeStorage, Meta, NeedsMeta
