@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .common import caches, debug, logs, registry, torch_controls
+from .common import caches, debug, logs, registry, torch_controls, torch_settings
 from .common.text import unknown
 from .common.where import where_of
 from .errors import Unsupported, backend_name
@@ -158,7 +158,7 @@ def compile(
     settings = Settings.make(registry.check_backend(backend), fullgraph, dynamic, mode, options)
 
     def decorate(target: Any) -> Any:
-        return target if disable or torch_controls.switched_off() else compile_any(target, settings)
+        return target if disable or torch_settings.switched_off() else compile_any(target, settings)
 
     return decorate if model is None else decorate(model)
 

@@ -45,7 +45,7 @@ from bytejit.tracer.core.signals import Break, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.trace import Trace, trace
 
-from .common import interrupts, logs, profiler_ranges, profiling, registry, torch_controls
+from .common import interrupts, logs, profiler_ranges, profiling, registry, torch_controls, torch_settings
 from .errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place
 from .options import Options, Settings
 
@@ -64,7 +64,7 @@ def compile_function(fn: types.FunctionType, settings: Settings) -> types.Functi
 def compile_site(function: CompiledFunction, state: SiteState, args: Args) -> Entry | NotCompiled | None:
     """Trace from the site and build an entry; None when there is nothing to compile."""
     settings = function.settings
-    options = torch_controls.with_settings(settings.options, dict(settings.overrides))
+    options = torch_settings.with_settings(settings.options, dict(settings.overrides))
     function.name_after(args)
     note_size = lambda point, name, dim, size: function.recompiles.note_size(point, TensorSize(Local(name), dim), size)
     if function.steering.leaves_alone(state, args, function.where, note_size):

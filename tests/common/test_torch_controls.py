@@ -13,7 +13,7 @@ import torch
 import torch._dynamo
 
 import bytejit
-from bytejit.common import registry, torch_controls
+from bytejit.common import registry, torch_controls, torch_settings
 from tests.programs.test_corners import Lost
 
 X = torch.arange(4.0)
@@ -106,7 +106,7 @@ def test_the_names_of_torch_are_there():
             if row.name.startswith("_get"):
                 holder = holder.PolyfilledFunctionVariable
             assert hasattr(holder, row.name), row
-    for field, default in torch_controls.FIELDS.items():
+    for field, default in torch_settings.FIELDS.items():
         assert getattr(torch._dynamo.config, field) == default, field
 
 
@@ -536,9 +536,9 @@ def test_config_of_errors():
         assert bytejit.compile(plus_two) is plus_two
 
 
-@pytest.mark.parametrize("name", torch_controls.UNHEARD)
+@pytest.mark.parametrize("name", torch_settings.UNHEARD)
 def test_fields_that_do_nothing_are_warned_of_once(name):
-    default, instead = torch_controls.UNHEARD[name]
+    default, instead = torch_settings.UNHEARD[name]
     assert getattr(torch._dynamo.config, name) == default
     other = {False: True, True: False, 256: 9}.get(default, "another") if not isinstance(default, set) else {print}
     with torch._dynamo.config.patch(**{name: other}):

@@ -21,7 +21,7 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
-from bytejit.common.torch_controls import memory_budget
+from bytejit.common.torch_settings import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
 

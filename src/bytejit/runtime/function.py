@@ -8,7 +8,7 @@ import types
 import weakref
 from collections.abc import Callable
 
-from bytejit.common import logs, registry, torch_controls, torch_frames
+from bytejit.common import logs, registry, torch_frames, torch_settings
 from bytejit.common.identity import IdentityMap
 from bytejit.common.where import Where, where_of
 from bytejit.errors import CannotRewrite
@@ -95,7 +95,7 @@ class CompiledFunction:
 
     def dynamic(self) -> bool | None:
         """Whether sizes are symbolic: None once they changed, True at once, False never."""
-        return torch_controls.dynamic_by(self.settings.dynamic)
+        return torch_settings.dynamic_by(self.settings.dynamic)
 
     def forget_entries(self) -> None:
         """Forget all entries: the next call compiles again."""

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from bytejit.common import logs, profiling, registry, torch_controls
+from bytejit.common import logs, profiling, registry, torch_settings
 from bytejit.common.where import Where
 from bytejit.errors import RecompileError
 from bytejit.options import Options
@@ -81,7 +81,7 @@ class Recompiles:
         self.failures[point] = reason
         profiling.event(f"bytejit recompile {named.where.function} {named.where.short}: {reason}")
         logs.log("recompiles", reason, self.place(point), options)
-        if torch_controls.setting("error_on_recompile"):
+        if torch_settings.setting("error_on_recompile"):
             raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", named.where, reason)
         if self.dynamic() is not False:
             known = self.changed.setdefault(point, {})
@@ -91,7 +91,7 @@ class Recompiles:
 
     def _too_many(self, state: SiteState, times: int) -> None:
         reason, where = self.failures.get(state.point.id, "the module that it is called on"), self.named().where
-        if torch_controls.setting("fail_on_recompile_limit_hit"):
+        if torch_settings.setting("fail_on_recompile_limit_hit"):
             raise RecompileError(f"compiled {times} times, the recompile limit", where, reason)
         registry.count("fallbacks", f"recompile limit in {where.function}")
         logs.warn_once(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.common import torch_controls
+from bytejit.common import torch_controls, torch_settings
 from bytejit.common.overriding import answers_as_torch
 from bytejit.common.where import Where
 from bytejit.errors import RecompileError
@@ -32,7 +32,7 @@ class Steering:
         """
         if not torch_controls.loaded():
             return False
-        if torch_controls.within_disabled() or torch_controls.setting("disable"):
+        if torch_controls.within_disabled() or torch_settings.setting("disable"):
             return True
         name = torch_controls.stance().name
         if name in RUNS_ONLY:
