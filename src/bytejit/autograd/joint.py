@@ -14,13 +14,11 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
 from bytejit.codegen.aten.float_marks import FloatMarks, with_marks
-from bytejit.codegen.aten.graph import Aten, Out, check, renumbered
+from bytejit.codegen.aten.graph import Aten, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
 from bytejit.codegen.aten.normalise import FakeRun, Outputs, mutations_of, out_of, with_sizes
-from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops import index as ix
@@ -34,48 +32,8 @@ from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make,
 
 from .cut_graph import Dependent, WrittenInput
 from .leaf_order import ACCUMULATES
+from .recipes import MadeLeaf, Recipe, Results, own
 from .versions import Kept, kept_by_eager
-
-
-# ---- how the program's outputs are made ------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Made:
-    """Result `index` of the forward graph itself."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Given:
-    """Input `index` itself."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class JointView:
-    """A view of `base`, laid out as result `like`. followed: autograd follows it, because it was made with gradients on."""
-
-    base: Made | Given
-    like: int
-    followed: bool
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Result `index`. It shares memory with another, but autograd does not see it as a view."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class MadeLeaf:
-    """Result `index`, which the graph has made a leaf: `requires_grad_()` of what was made inside."""
-
-    index: int
-
-
-Recipe = Made | Given | JointView | Apart | MadeLeaf
 
 
 @dataclass(frozen=True)
@@ -153,7 +111,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     inputs = len(run.fakes)
     _refuse_written(rec, run)
-    results = _Results(rec, flat)
+    results = Results(rec, flat)
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)
     forward = frozenset(rec.graph.nodes)
@@ -188,9 +146,6 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     )
 
 
-FUNCTION = f"{TracedFunction.__name__}Backward"
-
-
 def _refuse_written(rec: Recorder, run: GradRun) -> None:
     """Raises: WrittenInput where a write into an input is a step of autograd's; one without gradients is none."""
     roots = [(i, rec.inputs[i]) for i in run.histories]
@@ -201,98 +156,7 @@ def _refuse_written(rec: Recorder, run: GradRun) -> None:
         raise WrittenInput([n for n, into in run.writers if into & steps], new)
 
 
-class _Results:
-    """What the forward graph returns, and how the program's outputs are made from it. Where a storage has one output, that
-    output is the result. Where it has several, the storage is the result, and the outputs are views of it, which are made where
-    autograd sees them.
-    """
-
-    def __init__(self, rec: Recorder, flat: Sequence) -> None:
-        self.rec, self.found = rec, Outputs(rec)
-        self.primals: list[Fake] = []  # of the results that have gradients, which come first
-        self.grown: list[Out] = []
-        self.plain: list[Out] = []  # the other results; counted from -1 downwards until all are known
-        self.bases: dict[Root, Made] = {}
-        self.known: dict[int, Recipe] = {}
-        self.shown: dict[Root, dict[int, Fake]] = {}
-        self.flat = flat
-        for x in flat:
-            if type(x) is Fake:
-                self.shown.setdefault(x.bound.root, {})[id(x)] = x
-        raw = [self.recipe(rec.fake(x) if isinstance(x, torch.Tensor) else x) for x in flat]
-        self.recipes = [self.counted(r) for r in raw]
-
-    def outs(self) -> tuple[Out, ...]:
-        """All results."""
-        return (*self.grown, *self.plain)
-
-    def recipe(self, x: object) -> Recipe:
-        """How to make one output of the program."""
-        if type(x) is not Fake:
-            return self.other(out_of(self.rec, self.found, x))
-        if id(x) not in self.known:
-            self.known[id(x)] = self.of_tensor(x)
-        return self.known[id(x)]
-
-    def of_tensor(self, x: Fake) -> Recipe:
-        root = x.bound.root
-        if is_made_leaf(x) and root.index is None and len(self.shown[root]) == sum(y is x for y in self.flat) == 1:
-            return MadeLeaf(self.other(out_of(self.rec, self.found, x)).index)
-        if x.requires_grad and x is not root.fake and not x._is_view():  # its own for autograd, as torch.unsafe_chunk's are
-            return self.differentiable(x, out_of(self.rec, self.found, x))
-        if root.index is not None:
-            return self.alias(x, Given(root.index), root.fake)
-        if len(self.shown[root]) == 1:
-            out = out_of(self.rec, self.found, x)
-            return self.differentiable(x, out) if x.requires_grad else self.other(out)
-        if root not in self.bases:
-            base = out_of(self.rec, self.found, root.fake)
-            self.bases[root] = self.differentiable(root.fake, base) if root.fake.requires_grad else self.other(base)
-        return self.alias(x, self.bases[root], root.fake)
-
-    def alias(self, x: Fake, base: Made | Given, of: Fake) -> Recipe:
-        """An output in the memory of a result or of an input."""
-        if x is of:
-            return base
-        refuse_leaf(x)
-        like = self.other(out_of(self.rec, self.found, x)).index
-        if x.requires_grad and not of.requires_grad:
-            raise CannotNormalise("an output needs a gradient and what it is a view of does not")
-        if not x._is_view() or x.requires_grad != of.requires_grad:
-            return Apart(like)
-        if by_function(x, of):
-            raise CannotNormalise("an output is a view that an autograd function of the program's made")
-        if x.requires_grad and x._base is not of:
-            raise CannotNormalise("an output is a view of a leaf: requires_grad_() of what was made inside")
-        return JointView(base, like, x.grad_fn is not None or not x.requires_grad)
-
-    def differentiable(self, x: Fake, out: Out) -> Made:
-        refuse_leaf(x)
-        self.primals.append(x)
-        self.grown.append(out)
-        return Made(len(self.grown) - 1)
-
-    def other(self, out: Out) -> Made:
-        self.plain.append(out)
-        return Made(-len(self.plain))
-
-    def counted(self, recipe: Recipe) -> Recipe:
-        """A recipe with the other results counted behind those that have gradients."""
-
-        def at(index: int) -> int:
-            return index if index >= 0 else len(self.grown) - index - 1
-
-        def base(recipe: Made | Given) -> Made | Given:
-            return Made(at(recipe.index)) if isinstance(recipe, Made) else recipe
-
-        if isinstance(recipe, JointView):
-            return JointView(base(recipe.base), at(recipe.like), recipe.followed)
-        if isinstance(recipe, (Apart, MadeLeaf)):
-            return replace(recipe, index=at(recipe.index))
-        return base(recipe)
-
-
-def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
+def _refuse_dependent(results: Results, gm: fx.GraphModule) -> None:
     """Raises: Dependent where one result with a gradient is computed from another, or from a leaf that the graph makes. As
     results of one autograd node, no gradient could flow between them."""
     edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals)}
@@ -322,21 +186,6 @@ def last_of(node: fx.Node) -> fx.Node:
     """The call that makes a tensor a leaf with gradients, which may be behind the one that makes it."""
     sets = [n for n in node.users if n.op == "call_method" and n.target == "requires_grad_" and n.args[0] is node]
     return sets[-1] if sets else node
-
-
-def by_function(x: Fake, of: Fake) -> bool:
-    """Whether an autograd function of the program's is between a view and its base."""
-    node = x.grad_fn
-    while node is not None and node is not of.grad_fn:
-        if node.name() == FUNCTION:
-            return True
-        node = node.next_functions[0][0] if node.next_functions else None
-    return False
-
-
-def own(recipe: Recipe) -> bool:
-    """Whether an output is in the memory of a result that autograd follows."""
-    return isinstance(recipe, Made) or isinstance(recipe, JointView) and isinstance(recipe.base, Made)
 
 
 # ---- the backward pass -----------------------------------------------------------------------------------------------
@@ -382,14 +231,3 @@ def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]
 def bytes_of(spec: Spec) -> float:
     """The size of a tensor; symbols count with the value they had when the graph was made. Units: bytes."""
     return float(math.prod(map(ix.hint, spec.shape)) * spec.dtype.itemsize)
-
-
-def is_made_leaf(x: Fake) -> bool:
-    """Whether an output is a leaf that the graph itself makes."""
-    return x.requires_grad and x.is_leaf
-
-
-def refuse_leaf(x: Fake) -> None:
-    """Raises: CannotNormalise where an output is a leaf that the graph itself would have to make."""
-    if is_made_leaf(x):
-        raise CannotNormalise("an output is a leaf: requires_grad_() of what was made inside")

@@ -20,9 +20,10 @@ from bytejit.codegen.loops.sizes import Real
 from bytejit.codegen.ops.calls import acts, is_view, stays
 from bytejit.common.spec import Spec
 
-from .joint import Given, Joint, JointView, Recipe, bytes_of
+from .joint import Joint, bytes_of
 from .nodes import ancestors, copied, placed
 from .nodes import base_of as root_of
+from .recipes import Given, JointView, Recipe
 from .symbols import names_in, symbols_of
 from .versions import Kept
 

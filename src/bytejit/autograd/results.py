@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .joint import Given, JointView, Made, MadeLeaf, Recipe
+from .recipes import Given, JointView, Made, MadeLeaf, Recipe
 
 
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
