@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import bisect
 import heapq
+from collections.abc import Callable
 from typing import Any
 
 from bytejit.tracer.core.models import replaces
 from bytejit.tracer.core.versions import newer
+
+
+def first_out(heap: list, sift: Callable) -> Any:
+    """Take the first item out. sift: brings what takes its place to where it belongs."""
+    if not heap:
+        raise IndexError("index out of range")
+    last = heap.pop()
+    return first_replaced(heap, last, sift) if heap else last
+
+
+def first_replaced(heap: list, item: Any, sift: Callable) -> Any:
+    """Put an item in the place of the first, which is returned."""
+    if not heap:
+        raise IndexError("index out of range")
+    first, heap[0] = heap[0], item
+    sift(heap, 0)
+    return first
 
 
 # the heap functions of the standard library's own Python version, which C versions stand in for; no stub has their helpers
@@ -25,23 +43,12 @@ def heappush(heap: list, item: Any) -> None:
 
 @replaces(heapq.heappop)
 def heappop(heap: list) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    last = heap.pop()
-    if not heap:
-        return last
-    first, heap[0] = heap[0], last
-    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
-    return first
+    return first_out(heap, heapq._siftup)  # type: ignore[attr-defined]
 
 
 @replaces(heapq.heapreplace)
 def heapreplace(heap: list, item: Any) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    first, heap[0] = heap[0], item
-    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
-    return first
+    return first_replaced(heap, item, heapq._siftup)  # type: ignore[attr-defined]
 
 
 @replaces(heapq.heappushpop)
@@ -67,23 +74,12 @@ def heappush_max(heap: list, item: Any) -> None:
 
 @replaces(*newer(heapq, "heappop_max"))
 def heappop_max(heap: list) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    last = heap.pop()
-    if not heap:
-        return last
-    first, heap[0] = heap[0], last
-    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
-    return first
+    return first_out(heap, heapq._siftup_max)  # type: ignore[attr-defined]
 
 
 @replaces(*newer(heapq, "heapreplace_max"))
 def heapreplace_max(heap: list, item: Any) -> Any:
-    if not heap:
-        raise IndexError("index out of range")
-    first, heap[0] = heap[0], item
-    heapq._siftup_max(heap, 0)  # type: ignore[attr-defined]
-    return first
+    return first_replaced(heap, item, heapq._siftup_max)  # type: ignore[attr-defined]
 
 
 @replaces(*newer(heapq, "heappushpop_max"))
