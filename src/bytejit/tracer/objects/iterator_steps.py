@@ -56,14 +56,19 @@ def _range(t: Tracer, s: dict[str, Any]) -> Var | None:
     return Known(s["range"][s["at"] - 1])
 
 
-def _getitem(t: Tracer, s: dict[str, Any]) -> Var | None:
+def _item(t: Tracer, of: Var, at: int) -> Var | None:
+    """of[at] of a program's own sequence; None where that says that it has ended."""
     try:
-        item = t.subscripts.getitem(s["of"], Known(s["at"]))
+        return t.subscripts.getitem(of, Known(at))
     except Raised as e:
         if issubclass(e.exc.cls, (IndexError, StopIteration)):
             return None
         raise
-    s["at"] += 1
+
+
+def _getitem(t: Tracer, s: dict[str, Any]) -> Var | None:
+    if (item := _item(t, s["of"], s["at"])) is not None:
+        s["at"] += 1
     return item
 
 
@@ -72,13 +77,8 @@ def _reversed_items(t: Tracer, s: dict[str, Any]) -> Var | None:
     if of is None or at < 0:
         return None
     s["of"] = None  # at its end after any exception
-    try:
-        item = t.subscripts.getitem(of, Known(at))
-    except Raised as e:
-        if issubclass(e.exc.cls, (IndexError, StopIteration)):
-            return None
-        raise
-    s.update(of=of, at=at - 1)
+    if (item := _item(t, of, at)) is not None:
+        s.update(of=of, at=at - 1)
     return item
 
 
