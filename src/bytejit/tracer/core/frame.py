@@ -16,7 +16,8 @@ from bytejit.rewriter.opcodes import OPNAME, has_argument
 from .exceptions import exception_var
 from .iterator_values import GenVar
 from .signals import Break, Raised
-from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
+from .values import NULL, CellVar, DictVar, FuncVar, Known, SeqVar, Var
+from .versions import NULL_BELOW
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,10 @@ class Frame:
 
     def push(self, v: Var) -> None:
         self.stack.append(v)
+
+    def push_callable(self, v: Var) -> None:
+        """Push what is to be called, with the NULL beside it that stands for no self."""
+        self.stack.extend((NULL, v) if NULL_BELOW else (v, NULL))
 
     def injected(self) -> Raised:
         """The exception thrown into the generator; the frame holds it no longer, nor must the caller (see `unwind`)."""

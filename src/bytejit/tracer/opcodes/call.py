@@ -122,7 +122,7 @@ def set_function_part(t: Tracer, func: FuncVar, flag: int, part: Var) -> None:
 def load_attr(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.attributes.getattr(t.pop(f), ins.val)
     if ATTR_METHOD_BIT and ins.arg & 1:
-        f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
+        f.push_callable(value)
     else:
         f.push(value)
 
@@ -139,7 +139,7 @@ def load_super_attr(t: Tracer, f: Frame, ins: Ins) -> None:
     obj = t.calls.call(super_, [cls, self_] if ins.arg & 2 else [cls, self_], {})
     value = t.attributes.getattr(obj, f.code.co_names[ins.arg >> 2])
     if ins.arg & 1:
-        f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
+        f.push_callable(value)
     else:
         f.push(value)
 

@@ -15,7 +15,6 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import RETURN, handles
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Known, Lazy, SeqVar, Var
-from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.finalizers import ends_by_code
 
 
@@ -229,7 +228,7 @@ def load_global(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.11+: the low bit asks for a NULL beside the callable."""
     value = t.names.load_global(f, ins.val)
     if ins.arg & 1:
-        f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
+        f.push_callable(value)
     else:
         f.push(value)
 
