@@ -2,6 +2,7 @@
 
 import random
 import types
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -82,3 +83,96 @@ def test_the_same_items_in_another_order_cost_one_more_compile():
     ):
         change()
         assert torch.equal(compiled(torch.ones(2, dtype=torch.float64)), f(torch.ones(2, dtype=torch.float64)))
+
+
+VALUES = [*range(-3, 40), *range(0, 4000, 40), "a", "bb", None, 3.5, (1, 2), True]
+STEPS: dict[str, Callable[[set, list, set], object]] = {
+    "add": lambda s, a, o: [s.add(v) for v in a],
+    "discard": lambda s, a, o: [s.discard(v) for v in a],
+    "remove": lambda s, a, o: s and s.remove(sorted(s, key=repr)[0]),
+    "update": lambda s, a, o: s.update(a),
+    "update from a generator": lambda s, a, o: s.update(v for v in a),
+    "update from a dict": lambda s, a, o: s.update(dict.fromkeys(a)),
+    "update from a set": lambda s, a, o: s.update(set(a)),
+    "update from outside": lambda s, a, o: s.update(o),
+    "or": lambda s, a, o: s | set(a),
+    "and": lambda s, a, o: s & (o | set(a)),
+    "sub": lambda s, a, o: s - set(a),
+    "xor": lambda s, a, o: s ^ frozenset(a),
+    "union": lambda s, a, o: s.union(set(a), a),
+    "intersection": lambda s, a, o: s.union(a).intersection(set(a) | s),
+    "difference_update": lambda s, a, o: s.difference_update(a),
+    "intersection_update": lambda s, a, o: s.intersection_update(s | set(a)),
+    "symmetric_difference_update": lambda s, a, o: s.symmetric_difference_update(a),
+    "copy": lambda s, a, o: s.copy(),
+    "from a list": lambda s, a, o: set(list(s)),
+    "frozen": lambda s, a, o: set(frozenset(s)),
+    "comprehension": lambda s, a, o: {v for v in s if v != 3},
+    "clear": lambda s, a, o: s.clear(),
+    "pop": lambda s, a, o: s and s.pop(),
+}
+STARTS: list[Callable[[list, set], set]] = [
+    lambda a, o: set(a),
+    lambda a, o: {*a},
+    lambda a, o: set(dict.fromkeys(a)),
+    lambda a, o: set(o),
+    lambda a, o: {5, *o},
+    lambda a, o: {1, 17, 40, 5, 9, 33},
+]
+
+
+def steps_of(rng: random.Random) -> Callable:
+    start = rng.choice(STARTS)
+    begin = rng.choices(VALUES, k=rng.randrange(14))
+    steps = [(rng.choice([*STEPS.values()]), rng.choices(VALUES, k=rng.randrange(8))) for _ in range(rng.randrange(5))]
+
+    def f(x, o):
+        s, seen = start(begin, o), []
+        for step, values in steps:
+            made = step(s, values, o)
+            s = made if isinstance(made, set) else s
+            seen.append(list(s))
+        return x + 1, seen, s, frozenset(s)
+
+    return f
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_step_in_the_life_of_a_set(seed):
+    rng = random.Random(seed)
+    f, numbers = steps_of(rng), rng.sample(range(0, 900, 8), 6)
+    compiled = bytejit.compile(f, backend="eager")
+    for more in ((), (808,)):
+        (_, *want), (_, *got) = f(torch.ones(1), {*numbers, *more}), compiled(torch.ones(1), {*numbers, *more})
+        for s in (want[1], got[1]):  # and what is done with it afterwards
+            s.update((1000, 33, -7))
+        assert (got[0], [*got[1]], [*got[2]], got[1].pop()) == (want[0], [*want[1]], [*want[2]], want[1].pop())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_set_from_outside_is_changed_step_by_step(seed):
+    rng = random.Random(seed)
+    kinds = ("add", "discard", "update", "update from a set", "update from a dict", "difference_update", "clear")
+    steps = [(STEPS[rng.choice(kinds)], rng.choices(VALUES, k=rng.randrange(8))) for _ in range(4)]
+    numbers = rng.sample(range(0, 900, 8), 6)
+
+    def f(x, o):
+        for step, values in steps:
+            step(o, values, o)
+        return x + 1, [*o]
+
+    compiled = bytejit.compile(f, backend="eager")
+    for more in ((), (808,)):
+        mine, theirs = {*numbers, *more}, {*numbers, *more}
+        assert compiled(torch.ones(1), mine)[1] == f(torch.ones(1), theirs)[1]
+        assert [*mine] == [*theirs]
+
+
+def test_a_set_of_constants_decides_the_order_of_operations():
+    def f(x):
+        for n in {17, 2, 40, 5, 9}:
+            x = x * 2 + n
+        return x
+
+    x = torch.ones(2, dtype=torch.float64)
+    assert torch.equal(bytejit.compile(f, backend="eager", fullgraph=True)(x), f(x))

@@ -15,7 +15,20 @@ from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, DictView, InstanceVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import (
+    FALSE,
+    NONE,
+    TRUE,
+    DictVar,
+    DictView,
+    InstanceVar,
+    Known,
+    SeqVar,
+    SetVar,
+    SymVar,
+    TensorVar,
+    Var,
+)
 from bytejit.tracer.core.versions import SUM_COMPENSATES
 from bytejit.tracer.objects import generators, iterators
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
@@ -277,7 +290,12 @@ _extreme(builtins.min, "lt", lambda *numbers: functools.reduce(torch.sym_min, nu
 
 @models(builtins.sorted)
 def sorted_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    out = SeqVar(t.iteration.iterate(args[0], sized=True), list)
+    v = args[0]
+    if isinstance(v, SetVar) and v.real is not None and id(v) in t.effects.touched and {*map(type, v.items)} in ({int}, {str}):
+        t.guard("SET_ITEMS", v.origin, tuple(v.real))
+        out = SeqVar(list(v.items.values()), list)  # whatever their order is
+    else:
+        out = SeqVar(t.iteration.iterate(v, sized=True), list)
     list_sort(t, [out], kwargs)
     return out
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.models import MODELS
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, DictVar, Known, SetVar, Var
+from bytejit.tracer.core.values import NONE, DictVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
+from bytejit.tracer.objects.set_orders import made_of, note, operand_of, order_of, plain, table_of
 
 
 def _set_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        of = t.values.real(args[0]) if args else SetVar({})
+        of = t.values.real(args[0]) if args else SeqVar([], list)
+        operand = operand_of(of)
         if isinstance(of, SetVar) or (isinstance(of, Known) and type(of.obj) is frozenset):
             return copied_set(t, of, cls)
-        return SetVar(elements(t, t.iteration.iterate(of)), cls)
+        made = SetVar(elements(t, t.iteration.iterate(of)), cls)
+        if isinstance(operand, dict):
+            made.table = set_tables.Table(None, "of", (cls, operand))
+        elif plain(made.items):
+            made.table = set_tables.of(cls, made.items)
+        return made
 
     MODELS[cls] = make
 
@@ -39,7 +47,10 @@ def on_set(*names: str, writes: bool = False) -> Callable:
                             raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__} that is not modelled")
                         if writes:
                             t.touch(s)
+                        before, operands = list(s.items), list(map(operand_of, args[1:]))
                         result = handler(t, s, args[1:])
+                        if writes or isinstance(result, SetVar):
+                            note(t, s, handler.__name__.removeprefix("set_"), before, operands, result)
                         return NONE if result is None else result
 
                     MODELS[getattr(cls, name)] = run
@@ -87,7 +98,11 @@ def set_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
 def set_pop(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     if not s.items:
         raise t.raised(KeyError("pop from an empty set"))
-    first = key_of(t, t.iteration.iterate(s)[0])
+    if s.real is not None:
+        raise Break("set.pop of a set from outside")  # where it begins to look depends on what was popped before
+    begun, table = t.iteration.iterate(s), table_of(s)
+    after = table.then("pop", ()) if table is not None and order_of(s) is not None else None
+    first = ({*s.items} - {*made_of(after)}).pop() if after is not None else key_of(t, begun[0])
     return s.items.pop(first)
 
 
@@ -97,14 +112,10 @@ def set_copy(t: Tracer, s: SetVar, args: list[Var]) -> Var:
 
 
 def copied_set(t: Tracer, s: SetVar | Known, cls: type) -> SetVar:
-    """A new set of a set's elements, which knows its order if that set is one from outside, or such a copy, as it was."""
-    if isinstance(s, Known):
-        made = SetVar({k: t.values.constant(k) for k in s.obj}, cls)
-        made.copied = s
-        return made
-    made = SetVar(dict(s.items), cls)
-    if id(s) not in t.effects.touched:
-        made.copied = s if s.real is not None else s.copied
+    """A new set of a set's elements."""
+    made = SetVar({k: t.values.constant(k) for k in s.obj} if isinstance(s, Known) else dict(s.items), cls)
+    if (table := table_of(s)) is not None:
+        made.table = set_tables.Table(None, "as", (cls, table))
     return made
 
 
@@ -167,3 +178,8 @@ def difference_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
 @on_set("intersection_update", writes=True)
 def intersection_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items = set_intersection(t, s, args).items
+
+
+@on_set("symmetric_difference_update", writes=True)
+def symmetric_difference_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
+    s.items = set_symmetric_difference(t, s, args).items

@@ -15,6 +15,7 @@ import torch
 from bytejit.errors import Bug
 from bytejit.guards.sources import InstanceDict, PastDict, Source
 
+from .set_tables import Table
 from .signals import Break
 
 
@@ -181,14 +182,14 @@ class ProxyVar(DictVar):
 
 
 class SetVar(Var):
-    """A set or frozenset. `items`: hashable key -> element Var. `copied`: the one from outside that it was made of."""
+    """A set or frozenset. `items`: hashable key -> element Var. `table`: how it was made, where that is known."""
 
-    __slots__ = ("copied", "items", "cls", "real")
+    __slots__ = ("table", "items", "cls", "real")
 
     def __init__(self, items: Any, cls: type = set, source: Source | None = None, real: Any = None) -> None:
         super().__init__(source)
         self.items, self.cls, self.real = items, cls, real
-        self.copied: SetVar | Known | None = None
+        self.table: Table | None = None
 
 
 VIEWS = {(of, kind): type(getattr(of(), kind)()) for of in (dict, OrderedDict) for kind in ("keys", "values", "items")}

@@ -8,9 +8,11 @@ import types
 import torch
 
 from bytejit.compat import numpy_types
+from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import NONE, DictVar, DictView, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
+from bytejit.tracer.core.values import NONE, DictVar, DictView, Known, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
+from bytejit.tracer.objects.set_orders import order_of, table_of
 
 from .statements import Statements
 
@@ -66,13 +68,38 @@ def mapping_proxy(out: Statements, v: ProxyVar) -> str:
 
 
 def make_set(out: Statements, v: SetVar) -> str:
-    if v.copied is not None and not {id(v), id(v.copied)} & {*out.t.effects.touched}:
-        inside = out.value(v.copied)  # a copy has an order of its own
-    else:
-        inside = f"({out.many(v.items.values())})"
+    made = repeated(out, v) or f"{out.bind(v.cls)}(({out.many(v.items.values())}))"
     name = out.new_name(v)
-    out.lines.append(f"{name} = {out.bind(v.cls)}({inside})")
+    out.lines.append(f"{name} = {made}")
     return name
+
+
+def repeated(out: Statements, v: SetVar) -> str | None:
+    """An expression that makes a set of the region by the same steps; None where these are not known."""
+    table = table_of(v)
+    if table is None or changes_from_outside(out, [table]) or order_of(v) is None:
+        return None
+    seen: list[SetVar | Known] = []
+    plain = set_tables.numbered(table, seen)
+    return f"{out.bind(set_tables.made)}({out.bind(plain)}, ({out.many(seen)}).__getitem__)"
+
+
+def repeated_on(out: Statements, v: SetVar, target: str) -> str | None:
+    """A statement that changes a set from outside by the same steps; None where these are not known."""
+    table = table_of(v)
+    if table is None or table.steps()[0].operands != (v,) or not all(step.changes for step in table.steps()[1:]):
+        return None
+    if changes_from_outside(out, [o for step in table.steps()[1:] for o in step.operands]):
+        return None
+    seen: list[SetVar | Known] = [v]
+    plain = set_tables.numbered(table, seen).steps()[1:]
+    return f"{out.bind(set_tables.taken)}({target}, {out.bind(plain)}, ({target}, {out.many(seen[1:])}).__getitem__)"
+
+
+def changes_from_outside(out: Statements, tables: list) -> bool:
+    """Whether the region changes a set from outside that one of these tables begins with."""
+    begun = [v for table in tables if isinstance(table, set_tables.Table) for v in set_tables.outsiders(table)]
+    return any(id(v) in out.t.effects.touched for v in begun)
 
 
 def dict_view(out: Statements, v: DictView) -> str:

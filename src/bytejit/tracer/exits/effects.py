@@ -11,7 +11,7 @@ from bytejit.tracer.objects.containers import is_unchanged, real_key
 from bytejit.tracer.objects.external_lists import ExternalList
 from bytejit.tracer.objects.open_writes import ExternalDict
 
-from .containers import attributes
+from .containers import attributes, repeated_on
 from .instances import in_order
 from .statements import Statements
 
@@ -37,8 +37,10 @@ def write_sequence(out: Statements, v: SeqVar) -> list[str]:
 
 
 def write_set(out: Statements, v: SetVar) -> list[str]:
-    target, inside = out.at.source(v.origin), out.many(v.items.values())
-    return [f"{target}.clear()", f"{target}.update(({inside}))"]
+    target = out.at.source(v.origin)
+    if (made := repeated_on(out, v, target)) is not None:
+        return [made]
+    return [f"{target}.clear()", f"{target}.update(({out.many(v.items.values())}))"]
 
 
 def write_external_dict(out: Statements, v: ExternalDict) -> list[str]:

@@ -17,6 +17,7 @@ from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
+from bytejit.tracer.core.set_tables import Table, Unlike, outsiders
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
@@ -24,6 +25,7 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import NEXT
+from .set_orders import order_of, real_of, table_of
 
 
 def ask_length(t: Tracer, v: Var) -> None:
@@ -81,14 +83,13 @@ class Iteration(Component):
             self.t.values.complete(owner)
             return IterVar("dict", {"owner": owner, "kind": kind, "keys": list(owner.items), "at": 0}, self.t.limits.steps)
         if isinstance(v, SetVar):
-            if v.real is not None:  # the order that iteration shows is read, so it is guarded
-                self.t.guard("SET_ITEMS", v.source, tuple(v.real))
-            items = (
-                [v.items[k] for k in v.real if k in v.items] + [e for k, e in v.items.items() if k not in v.real]
-                if v.real is not None
-                else self.set_order(v)
-            )
-            state = {"seq": SeqVar(items, list), "at": 0, "again": (iter, [v]), "cls": type(iter(set())), "was": list(v.items)}
+            state = {
+                "seq": SeqVar(self.set_order(v), list),
+                "at": 0,
+                "again": (iter, [v]),
+                "cls": type(iter(set())),
+                "was": list(v.items),
+            }
             state |= sized(v, "Set changed size during iteration")
             return IterVar("seq", state, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
@@ -117,20 +118,31 @@ class Iteration(Component):
         return self.iter(self.t.calls.call(found, [], {}))
 
     def set_order(self, v: SetVar) -> list[Var]:
-        """The order in which a set made in the trace iterates: that of a real set built the same way."""
-        order: list | None = None
-        if v.copied is not None and id(v) not in self.t.effects.touched:
-            order = [*{*(v.copied.obj if isinstance(v.copied, Known) else v.copied.real)}]
-            if v.copied.source is not None:
-                self.t.guard("SET_ITEMS", SetCopy(v.copied.source), tuple(order))
+        """The items of a set in the order in which it is gone through. Raises: Break where that is not known."""
+        table = table_of(v)
+        try:
+            order = order_of(v)
+        except Unlike:
+            raise Break("iterating a set from outside that the region changed") from None
+        if table is not None and order is not None:
+            self._guard_orders(table)
+        elif v.real is not None:
+            self.t.guard("SET_ITEMS", v.origin, tuple(v.real))
+            order = [*(k for k in v.real if k in v.items), *(k for k in v.items if k not in v.real)]
         elif all(map(is_constant, v.items)):
-            try:
-                order = list(v.cls(v.items))
-            except TypeError:
-                pass
+            order = list(v.cls(v.items))
         if order is None:
             raise Break("iterating a set whose order depends on addresses")
         return [v.items[k] for k in order]
+
+    def _guard_orders(self, table: Table) -> None:
+        """Guard the orders of the sets from outside that a set was made of: a copy has an order of its own."""
+        copied = table.name == "as" and table.operands[1].name == "outside"
+        for v in outsiders(table):
+            if v.source is not None and copied:
+                self.t.guard("SET_ITEMS", SetCopy(v.source), tuple([*{*real_of(v)}]))
+            elif v.source is not None:
+                self.t.guard("SET_ITEMS", v.source, tuple(real_of(v)))
 
     def _instance_iter(self, v: InstanceVar) -> Var:
         found = self.t.attributes.of_class(v.cls, "__iter__")

@@ -37,6 +37,7 @@ from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 from .class_facts import MISSING, class_lookup
 from .containers import base_of
 from .plain_parts import Said, plain_binary
+from .set_orders import changed_in_place
 
 FUNCTIONS: dict[str, Callable] = {
     "add": operator.add,
@@ -200,9 +201,12 @@ class Operators(Component):
         result = expect(self.t.calls.call_python(getattr(set, SET_OPERATIONS[name]), operands), SetVar)
         if in_place and isinstance(a, SetVar) and a.cls is set and isinstance(b, SetVar):
             self.t.touch(a)
+            a.table = changed_in_place(a, SET_OPERATIONS[name], b)
             a.items = result.items
             return a
-        return SetVar(result.items, a.cls if isinstance(a, SetVar) and isinstance(b, SetVar) else set)
+        made = SetVar(result.items, a.cls if isinstance(a, SetVar) and isinstance(b, SetVar) else set)
+        made.table = result.table if made.cls is result.cls else None
+        return made
 
     def _sizes_added(self, a: SeqVar, b: SeqVar) -> SeqVar:
         """A torch.Size and a tuple, in either order: a torch.Size, where all are numbers."""

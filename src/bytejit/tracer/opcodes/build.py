@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 from typing import Any
 
+from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.exceptions import exception_var
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
@@ -14,6 +15,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
+from bytejit.tracer.objects.set_orders import note, operand_of, plain
 
 from .call import as_tuple, shown
 
@@ -30,7 +32,9 @@ def build_list(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("BUILD_SET")
 def build_set(t: Tracer, f: Frame, ins: Ins) -> None:
-    f.push(SetVar(elements(t, f.popn(ins.arg))))
+    made = SetVar(elements(t, f.popn(ins.arg)))
+    made.table = set_tables.of(set, made.items) if plain(made.items) else None
+    f.push(made)
 
 
 @handles("BUILD_MAP")
@@ -91,10 +95,12 @@ def list_extend(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("SET_UPDATE")
 def set_update(t: Tracer, f: Frame, ins: Ins) -> None:
-    values = t.iteration.iterate(t.pop(f))
-    target = set_of(t, f, ins)
-    for v in values:
+    values = t.pop(f)
+    items, target = t.iteration.iterate(values), set_of(t, f, ins)
+    before = list(target.items)
+    for v in items:
         target.items.setdefault(key_of(t, t.values.real(v), ELEMENT), v)
+    note(t, target, "update", before, [operand_of(values)], None)
 
 
 @handles("DICT_UPDATE")
@@ -132,8 +138,10 @@ def list_append(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("SET_ADD")
 def set_add(t: Tracer, f: Frame, ins: Ins) -> None:
-    value = t.pop(f)
-    set_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
+    value, target = t.pop(f), set_of(t, f, ins)
+    before = list(target.items)
+    target.items.setdefault(key_of(t, value, ELEMENT), value)
+    note(t, target, "add", before, [], None)
 
 
 @handles("MAP_ADD")
