@@ -10,7 +10,7 @@ import torch
 
 import bytejit
 from bytejit.guards.source import Source
-from bytejit.tracer.torch.tensors import Tensors
+from bytejit.tracer.torch.tensor_inputs import TensorInputs
 
 
 def graphs_of(fn: Any, *args: Any) -> list[torch.fx.GraphModule]:
@@ -36,9 +36,9 @@ def test_sources_that_are_one_identifier_have_names_of_their_own() -> None:
 
 
 def test_naming_an_input_costs_the_same_beside_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, spent = Tensors.placeholder_name, [0.0]
+    name, spent = TensorInputs.placeholder_name, [0.0]
 
-    def timed(self: Tensors, source: Source) -> str:
+    def timed(self: TensorInputs, source: Source) -> str:
         start = time.thread_time()
         try:
             return name(self, source)
@@ -57,6 +57,6 @@ def test_naming_an_input_costs_the_same_beside_many_others(monkeypatch: pytest.M
         graphs_of(total, {f"k{i}": torch.ones(2) for i in range(n)})
         return spent[0]
 
-    monkeypatch.setattr(Tensors, "placeholder_name", timed)
+    monkeypatch.setattr(TensorInputs, "placeholder_name", timed)
     seconds(10)
     assert seconds(1200) < 20 * seconds(200)  # 6 times as many; 40 where all the others are looked at

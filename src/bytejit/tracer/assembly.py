@@ -39,6 +39,7 @@ from bytejit.tracer.torch.marks import Marks
 from bytejit.tracer.torch.overrides import Overrides
 from bytejit.tracer.torch.program_operators import ProgramOperators
 from bytejit.tracer.torch.tensor_attributes import TensorAttributes
+from bytejit.tracer.torch.tensor_inputs import TensorInputs
 from bytejit.tracer.torch.tensors import Tensors
 
 from . import registrations  # noqa: F401 (fills the tables of handlers and models)
@@ -61,6 +62,7 @@ PARTS: dict[str, type[Component]] = {
     "instantiation": Instantiation,
     "classes": Classes,
     "tensors": Tensors,
+    "tensor_inputs": TensorInputs,
     "tensor_attributes": TensorAttributes,
     "indexing": Indexing,
     "backward": Backward,

@@ -95,7 +95,7 @@ class TracedArrays(Component):
             self.first_step = self.first_step or self.t.limits.steps
             self.t.keep.append(tensor)
             source = Computed(Ref.strong(numpy_types.as_tensor, "torch.from_numpy"), (v.origin,))
-            v.tensor = self.t.tensors.tensor_input(tensor, source)
+            v.tensor = self.t.tensor_inputs.tensor(tensor, source)
         return v.tensor
 
     def check_writes(self, written: bool) -> None:

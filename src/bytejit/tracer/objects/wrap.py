@@ -170,7 +170,7 @@ class Wrapping(Component):
         if issubclass(cls, types.FunctionType):
             return self._wrap_function(obj, source, guard)
         if issubclass(cls, torch.Tensor):
-            return self.t.tensors.tensor_input(obj, source)
+            return self.t.tensor_inputs.tensor(obj, source)
         if guard:
             self.t.guard("TYPE_IS", source, cls)
         if cls is numpy_types.ARRAY and guard:

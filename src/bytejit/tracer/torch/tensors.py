@@ -1,4 +1,4 @@
-"""Tensors in a trace: inputs, operations as graph nodes, attributes. What needs a tensor's data breaks the graph."""
+"""Operations on tensors in a trace, as nodes of the graph. What needs a tensor's data breaks the graph."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ from typing import Any
 
 import torch
 
-from bytejit.common import special_cases
-from bytejit.common.overriding import PLAIN, answers_as_torch, overrides
+from bytejit.common.overriding import PLAIN
 from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
-from bytejit.errors import Bug
 from bytejit.fake.sized import infer_sized
-from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_like
+from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.guards.references import PLAIN_VALUE
-from bytejit.guards.sources import Source
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
-from bytejit.tracer.core.signals import Break, NotNow
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
 from bytejit.tracer.sizes.numbers import numbers_in
 from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
 from bytejit.tracer.sizes.unit_strides import READERS
-from bytejit.tracer.torch.subclasses import check_class, dispatches
 
 from .float_parameters import as_floats
 from .optimizers import with_tensor_factor
@@ -97,56 +93,8 @@ class NeedsValue(Break):
 
 
 class Tensors(Component):
-    """The tracer's part for tensors."""
+    """The part of the tracer that runs operations on tensors."""
 
-    def tensor_input(self, obj: torch.Tensor, source: Source) -> TensorVar:
-        """A tensor from outside: a placeholder of the graph."""
-        if isinstance(obj, Fake):
-            raise Break("a fake tensor of another trace")
-        if not answers_as_torch(type(obj)) and not (self.t.job.may_wait and torch.nn.parameter.is_lazy(obj)):
-            raise Break(f"a tensor of the subclass {type(obj).__name__}, which says itself what a tensor looks like")
-        if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
-            raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
-        if obj.is_conj() or obj.is_neg():
-            raise Break("a tensor that is conjugated or negated when it is read")
-        if type(obj) not in PLAIN:
-            if self.t.job.may_wait and torch.nn.parameter.is_lazy(obj):
-                raise NotNow
-            if dispatches(type(obj)) and overrides(type(obj)) == "own" and not special_cases.TORCH.made(type(obj)):
-                return self.opaque_tensor(obj, source)
-            check_class(type(obj))
-            self.t.overrides.relies_on_overrides()
-        if torch._C._functorch.is_functorch_wrapped_tensor(obj):
-            raise Break("a tensor inside a function transform")
-        if self.t.graph_leaves:
-            raise Bug(f"{source.name()} is looked at when the graph is finished")
-        sizes = self.t.sizes.input_sizes(obj, source)
-        self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, self.t.grad_matters))
-        fake = fake_like(obj, self.t.stores, *(sizes or ()))
-        node = self.t.graph.placeholder(self.placeholder_name(source))
-        node.target = node.name  # unique, while the names of two sources may become equal
-        # as it is when the graph begins: `requires_grad_`, `resize_` and `t_` change the fake
-        node.meta.update(val=fake, autograd=(obj.requires_grad, obj.is_leaf), look=fake.m)
-        var = TensorVar(node, fake, source, obj, type(obj))
-        self.t.inputs.append(var)
-        self.t.by_fake[id(fake)] = var
-        return var
-
-    def opaque_tensor(self, obj: torch.Tensor, source: Source) -> TensorVar:
-        """A tensor whose class runs operations itself. Its attributes and overrides are known, but no graph takes it."""
-        self.t.overrides.relies_on_overrides()
-        self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, True))
-        var = TensorVar(None, fake_like(obj), source, obj, type(obj))
-        self.t.by_fake[id(var.fake)] = var
-        return var
-
-    def placeholder_name(self, source: Source) -> str:
-        """An identifier for an input. Two sources may differ only in characters that an identifier cannot have: FX numbers
-        such names."""
-        name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
-        return f"p_{name}" if name[0].isdigit() or name == "self" else name  # `self` is the module that FX makes
-
-    # ---- operations ---------------------------------------------------------------------------------------------------
     def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         fn, args, kwargs = packed(self.t, fn, [self.t.values.real(a) for a in args], kwargs)
