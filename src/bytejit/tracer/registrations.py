@@ -3,12 +3,14 @@
 # ruff: noqa: F401
 from bytejit.tracer.builtins import (
     arrangements,
+    bound_functions,
     copying,
     dicts,
     heaps,
     iterators,
     json_texts,
     lazy_iterators,
+    namespaces,
     numbers,
     polyfills,
     sequences,

@@ -1,19 +1,17 @@
-"""Models of the builtins that ask about types, attributes and identity, and of those that bind methods."""
+"""Models of the builtins that ask about types, attributes and identity."""
 
 from __future__ import annotations
 
 import abc
 import builtins
-import functools
 import types
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from bytejit.common import special_cases
 from bytejit.guards.references import Ref, module_of
-from bytejit.guards.sources import CallOf, Item, KnownSource, Scope
+from bytejit.guards.sources import CallOf, Item, KnownSource
 from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import IdVar
@@ -24,7 +22,6 @@ from bytejit.tracer.core.values import (
     NONE,
     NULL,
     TRUE,
-    DictVar,
     FuncVar,
     InstanceVar,
     Known,
@@ -35,13 +32,11 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.core.versions import PLACEHOLDER
 from bytejit.tracer.objects.argument_counts import describe
 from bytejit.tracer.objects.changing_keys import picked_attribute
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup
 from bytejit.tracer.objects.containers import own_hash, plain_key
 from bytejit.tracer.objects.instantiation import solid_base
-from bytejit.tracer.objects.partials import filled, has_attributes, is_placeholder, parts_of
 from bytejit.tracer.objects.protocols import has_members
 
 NO_CLASS = (  # how each says that it was given no class
@@ -261,23 +256,6 @@ def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return SuperVar(cls, args[1])
 
 
-@models(builtins.vars)
-def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    if not args:
-        return t.calls.call_python(locals, [])
-    if (found := t.attributes.getattr(args[0], "__dict__", NULL)) is NULL:
-        raise t.raised(TypeError("vars() argument must have __dict__ attribute"))
-    return found
-
-
-@models(builtins.globals)
-def globals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    if args or kwargs:
-        raise t.fold_error(globals, *[None for _ in args], **dict.fromkeys(kwargs))
-    names = t.present_frame.globals
-    return t.values.wrap(names, Scope.of(names), guard=False)
-
-
 @models(builtins.id)
 def id_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     real = args[0].obj if isinstance(args[0], Known) else getattr(args[0], "real", None)
@@ -299,73 +277,6 @@ def hash_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     except NotConstant:
         plain_key(t, v)
         raise Break("hash() of an object") from None
-
-
-@models(functools.partial)
-def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    if not args or not t.comparisons.truth(t.calls.call_python(callable, args[:1])):
-        raise t.fold_error(functools.partial, *[None for _ in args[:1]])
-    if any(map(is_placeholder, (*args[-1:], *kwargs.values()))):  # not the last one, and none by name
-        by_name = {k: PLACEHOLDER for k, v in kwargs.items() if is_placeholder(v)}
-        raise t.fold_error(functools.partial, max, *[PLACEHOLDER for v in args[-1:] if is_placeholder(v)], **by_name)
-    made = InstanceVar(functools.partial, step=t.limits.steps)
-    inner = t.values.real(args[0])
-    if isinstance(inner, InstanceVar) and inner.cls is functools.partial and not has_attributes(inner):
-        function, given, named = parts_of(t, inner)
-        args, kwargs = [function, *filled(t, given, args[1:])], {**named, **kwargs}
-    made.slots.update(
-        func=args[0], args=SeqVar(list(args[1:]), tuple), keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()})
-    )
-    return made
-
-
-@models(types.MethodType)
-def method_type(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    stand_ins: list[Any] = [None if t.comparisons.is_same(v, NONE) else len for v in args]
-    try:
-        types.MethodType(*stand_ins, **kwargs)
-    except TypeError as e:
-        raise t.raised(e) from None
-    return MethodVar(args[0], args[1])
-
-
-@models(types.FunctionType.__get__)
-def function_get(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    none = [t.comparisons.is_same(v, NONE) for v in args[1:3]]
-    if kwargs or len(args) not in (2, 3) or none in ([True], [True, True]):
-        raise Break("a function's __get__ with arguments that it does not take")
-    return args[0] if none[0] else MethodVar(args[0], args[1])
-
-
-def _one_dict() -> bool:
-    """Whether all calls of locals() in a frame give the same dict: before Python 3.13."""
-    first = locals()
-    return first is locals()
-
-
-ONE_DICT = _one_dict()
-
-
-@models(builtins.locals)
-def locals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """The variables of the frame that calls, as a dict."""
-    frame = t.present_frame
-    if frame.names is not None:
-        raise Break("locals() of a class body")
-    code = frame.code
-    found: dict[str, tuple[Var, Var]] = {}
-    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
-        cell = frame.cells.get(name)
-        value = frame.locals.get(name) if cell is None else cell.content
-        if value is not None and not name.startswith("."):
-            found[name] = t.values.constant(name), value
-    known = t.memo.get(("locals", frame)) if ONE_DICT else None
-    if known is None:
-        known = t.memo["locals", frame] = DictVar(found)
-    else:
-        t.touch(known)
-        known.items.update(found)
-    return known
 
 
 @models(type.__dict__["__subclasses__"])

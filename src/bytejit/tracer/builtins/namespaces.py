@@ -1,0 +1,59 @@
+"""Models of the builtins that give the names of an object or of a frame: vars, globals, locals."""
+
+from __future__ import annotations
+
+import builtins
+
+from bytejit.guards.sources import Scope
+from bytejit.tracer.core.models import models
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NULL, DictVar, Var
+
+
+@models(builtins.vars)
+def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if not args:
+        return t.calls.call_python(locals, [])
+    if (found := t.attributes.getattr(args[0], "__dict__", NULL)) is NULL:
+        raise t.raised(TypeError("vars() argument must have __dict__ attribute"))
+    return found
+
+
+@models(builtins.globals)
+def globals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if args or kwargs:
+        raise t.fold_error(globals, *[None for _ in args], **dict.fromkeys(kwargs))
+    names = t.present_frame.globals
+    return t.values.wrap(names, Scope.of(names), guard=False)
+
+
+def _one_dict() -> bool:
+    """Whether all calls of locals() in a frame give the same dict: before Python 3.13."""
+    first = locals()
+    return first is locals()
+
+
+ONE_DICT = _one_dict()
+
+
+@models(builtins.locals)
+def locals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The variables of the frame that calls, as a dict."""
+    frame = t.present_frame
+    if frame.names is not None:
+        raise Break("locals() of a class body")
+    code = frame.code
+    found: dict[str, tuple[Var, Var]] = {}
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        cell = frame.cells.get(name)
+        value = frame.locals.get(name) if cell is None else cell.content
+        if value is not None and not name.startswith("."):
+            found[name] = t.values.constant(name), value
+    known = t.memo.get(("locals", frame)) if ONE_DICT else None
+    if known is None:
+        known = t.memo["locals", frame] = DictVar(found)
+    else:
+        t.touch(known)
+        known.items.update(found)
+    return known
