@@ -101,3 +101,101 @@ def test_a_hook_on_an_accumulator_and_a_whole_step():
     compiled(x())
     compiled(x())
     assert log == ["accumulated"] * 2
+
+
+# ---- hooks of what gets no gradient: eager does not come to them ----------------------------------------------------------
+class Heads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.a, self.b = (torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        y = self.body(x)
+        return self.a(y), self.b(y)
+
+
+def clipped(make, used):
+    torch.manual_seed(0)
+    m = Heads()
+    log = []
+    for n, p in m.named_parameters():
+        p.register_hook(lambda g, n=n: log.append(n) or g.clamp(-0.01, 0.01))
+    f = make(m)
+    for _ in range(3):
+        f(torch.ones(2, 4))[used].sum().backward()
+    with_both = f(torch.ones(2, 4))
+    (with_both[0].sum() + with_both[1].sum()).backward()
+    return [p.grad for p in m.parameters()], sorted(log), [type(h) for p in m.parameters() for h in p._backward_hooks.values()]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("used", [0, 1])
+def test_hooks_of_parameters_of_a_head_that_is_not_used(used, backend):
+    expected = clipped(lambda m: m, used)
+    got = clipped(lambda m: bytejit.compile(m, backend=backend, fullgraph=True), used)
+    torch.testing.assert_close(got[0], expected[0])
+    assert got[1:] == expected[1:]
+
+
+def apart(a, b):
+    return a.sin(), b.cos()
+
+
+def chained(a, b):
+    p = a * 2
+    return p, p.sin(), (b * 3).cos()
+
+
+def with_hooks(a, b):
+    p, q = a.sin(), b.cos()
+    p.register_hook(LOG.append)
+    q.register_hook(LOG.append)
+    return p, q
+
+
+def with_a_break(a, b):
+    p, q = a.sin(), b.cos()
+    p.register_hook(LOG.append)
+    q.register_hook(LOG.append)
+    bytejit.graph_break()
+    return p * 2, q * 3
+
+
+def of_a_shared_leaf(a, b):
+    return a.sin() * b, b.cos()
+
+
+LOG: list = []
+
+
+def seen(f, program, through):
+    LOG.clear()
+    a, b = (torch.arange(3.0).requires_grad_() for _ in range(2))
+    x, y = (a * 1, b * 1) if through else (a, b)
+    for t in {a, b, x, y}:
+        t.register_hook(LOG.append)
+    f(x, y)[-1].sum().backward(retain_graph=True)
+    torch.autograd.grad(f(x, y)[-1].sum(), b, retain_graph=True)
+    f(x, y)[0].sum().backward()
+    assert not any(g is None for g in LOG)
+    return sorted(LOG, key=torch.Tensor.tolist), a.grad, b.grad
+
+
+@pytest.mark.parametrize("through", [False, True], ids=["leaves", "what is made of leaves"])
+@pytest.mark.parametrize("program", [apart, chained, with_hooks, with_a_break, of_a_shared_leaf])
+def test_hooks_of_what_gets_no_gradient(program, through):
+    expected = seen(program, program, through)
+    got = seen(bytejit.compile(program, backend="aot_eager"), program, through)
+    torch.testing.assert_close(got, expected)
+
+
+def test_a_hook_that_is_removed_while_it_waits():
+    log = []
+    a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
+    a.register_hook(lambda g: handles.pop().remove())
+    handles = [a.register_hook(log.append)]
+    f = bytejit.compile(apart, backend="aot_eager")
+    f(a, b)[1].sum().backward()
+    assert not log and len(handles) == 1 and len(a._backward_hooks) == 2
+    f(a, b)[0].sum().backward()
+    assert len(log) == 1 and len(a._backward_hooks) == 1

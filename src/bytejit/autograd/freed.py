@@ -137,7 +137,7 @@ def _leads_on(node: torch.autograd.graph.Node, place: int) -> bool:
         return True
     freed = node.program.freed  # type: ignore[attr-defined]
     behind = [edge for i, edge in zip(freed.inputs, node.next_functions) if freed.reach[place] >> i & 1]
-    return any(map(_comes_to, behind))
+    return any(map(comes_to, behind))
 
 
 def is_parted(node: torch.autograd.graph.Node | None, place: int) -> bool:
@@ -146,7 +146,8 @@ def is_parted(node: torch.autograd.graph.Node | None, place: int) -> bool:
     return isinstance(freed, Freed) and freed.reach[place] != freed.followed
 
 
-def _comes_to(edge: tuple[torch.autograd.graph.Node, int]) -> bool:
+def comes_to(edge: tuple[torch.autograd.graph.Node, int]) -> bool:
+    """Whether the pass that is running goes on to an edge's node for something that it is for."""
     try:
         return torch._C._will_engine_execute_node(edge[0]) and _leads_on(*edge)
     except RuntimeError:  # see above

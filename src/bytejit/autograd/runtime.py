@@ -26,6 +26,7 @@ from bytejit.common.graph_info import info_of
 from bytejit.runtime.rollback import random_states
 
 from .freed import UNPACK, Freed, Held, errors_of, is_for_all, is_parted, not_asked_for
+from .hooks import hooked, spare
 from .leaf_order import arranged
 from .partition import Parts
 from .results import maker, primal_of
@@ -161,6 +162,8 @@ class TrainingProgram:
             unwanted = self.allowed(ctx, missing)
         nothing = self.freed.leads_nowhere(missing, unwanted)
         made = [None] * len(self.inputs) if nothing else self.computed(ctx, tangents, missing, unwanted)
+        if missing:
+            spare(ctx, made, unwanted, self.inputs)
         if frees:
             if missing or unwanted or ctx.held is not None or self.freed.spares:
                 self.let_go(ctx, self.freed.by(missing, unwanted))
@@ -325,6 +328,7 @@ class CompiledRegion(torch.autograd.Function):
         ctx.numbers = made[program.after : program.after + parts.numbers]
         ctx.sizes = made[program.after + parts.numbers :]
         ctx.others = others = [inputs[i] for i in program.others]
+        ctx.hooked = hooked(followed, program.behind) if program.behind else {}
         ctx.versions = [t._version if isinstance(t, torch.Tensor) else 0 for t in others]
         ctx.now = {i: x for i, x in zip(program.inputs, followed) if i in parts.copied} if parts.copied else {}
         return tuple(made[: program.first]) if program.first > 1 else made[0]

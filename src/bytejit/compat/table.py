@@ -83,6 +83,11 @@ TORCH = (
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("which gradients a backward pass is for", "_will_engine_execute_node"),
     *_rows("in which order a backward pass comes to what eager saved", "_sequence_nr", "torch.autograd.graph.Node."),
+    *_rows(
+        "whether an operation has one result, whose hooks eager calls with a gradient only",
+        "_input_metadata",
+        "torch.autograd.graph.Node.",
+    ),
     *_rows("whether views were made together", "_autograd._get_creation_meta _autograd.CreationMeta.MULTI_OUTPUT_NODE"),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
     *_rows("which backward pass computes a checkpointed part again", "_current_graph_task_id"),

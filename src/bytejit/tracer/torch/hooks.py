@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from bytejit.common import spared_hooks
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -29,7 +30,13 @@ def register_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The hook belongs to the gradient of the tensor's present value: see DeferredVar.watched."""
     if len(args) != 2 or kwargs:
         raise Break("Tensor.register_hook with these arguments")
-    return _deferred(t, RemovableHandle, torch.Tensor.register_hook, args)
+    return _deferred(t, RemovableHandle, _registering(args[0]), args)
+
+
+def _registering(v: Var) -> Callable:
+    """What registers a hook: on what an operation with one result made, that is called only where eager comes to it."""
+    node = v.fake.grad_fn if isinstance(v, TensorVar) else None
+    return torch.Tensor.register_hook if node is None or len(node._input_metadata) > 1 else spared_hooks.register
 
 
 @models(torch.Tensor.register_post_accumulate_grad_hook)

@@ -1,0 +1,48 @@
+"""Hooks of the inputs of a region that get no gradient: see common/spared_hooks.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
+
+from bytejit.common import spared_hooks
+
+from .freed import comes_to
+
+MOST = 1000  # nodes behind an input that are looked through for leaves
+
+
+def hooked(followed: Sequence[torch.Tensor], behind: Iterable[int]) -> dict[int, dict[int, Callable]]:
+    """The tables of hooks of what others have made: (place, table). Torch does not give them out when the pass comes."""
+    return {k: hooks for k in behind if (hooks := followed[k]._backward_hooks)}
+
+
+def spare(ctx: FunctionCtx, made: Sequence[torch.Tensor | None], unwanted: frozenset[int], inputs: Sequence[int]) -> None:
+    """Keeps hooks from being called for the inputs that got no gradient, and for what is behind them."""
+    without = [k for k, i in enumerate(inputs) if made[k] is None and i not in unwanted]
+    edges = ctx.next_functions
+    roots = [edges[k][0] for k in without if comes_to(edges[k])]
+    for hooks in [ctx.hooked[k] for k in without if k in ctx.hooked and edges[k][0] in roots]:
+        spared_hooks.spare(hooks)
+    for leaf in _leaves(roots):
+        if leaf._backward_hooks:
+            spared_hooks.spare(leaf._backward_hooks)
+
+
+def _leaves(roots: Iterable[Node]) -> Iterable[torch.Tensor]:
+    """The leaves behind nodes: also those that have a gradient from elsewhere, whose hooks are called with it. What is behind
+    other regions is theirs."""
+    todo, seen = list(roots), set(roots)
+    while todo:
+        node = todo.pop()
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        elif not hasattr(node, "program"):
+            found = {n for n, _ in node.next_functions if n is not None} - seen
+            seen |= found
+            todo += found
+        if len(seen) > MOST:
+            return
