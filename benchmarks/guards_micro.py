@@ -20,17 +20,11 @@ from torch import nn
 from bytejit.guards import native_checker
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import GuardSet
+from bytejit.guards.item_sources import DictItem
 from bytejit.guards.kinds import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.source import params_of
-from bytejit.guards.sources import (
-    Attr,
-    DictItem,
-    InstanceDict,
-    Local,
-    Source,
-    Type,
-)
+from bytejit.guards.sources import Attr, InstanceDict, Local, Source, Type
 from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.kernels.build_cpp import build
 from bytejit.options import Options

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.guards.item_sources import DictItem, TupleItem, dict_item
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.references import permanent
 from bytejit.guards.source import param_name, params_of
@@ -21,7 +22,6 @@ from bytejit.guards.sources import (
     Closure,
     Constant,
     Defaults,
-    DictItem,
     Global,
     InstanceDict,
     Item,
@@ -38,9 +38,7 @@ from bytejit.guards.sources import (
     TensorGrad,
     TensorSize,
     TensorStride,
-    TupleItem,
     Type,
-    dict_item,
 )
 
 L = Local("a")

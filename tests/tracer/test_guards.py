@@ -23,6 +23,7 @@ from bytejit.guards.class_lookups import ClassLookups, Lookup, find
 from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
+from bytejit.guards.item_sources import DictItem, TupleItem
 from bytejit.guards.kinds import KINDS, ComputedItems, Distinct, SizeCondition
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.native_checker import CHECKER
@@ -30,7 +31,6 @@ from bytejit.guards.source import params_of
 from bytejit.guards.sources import (
     Attr,
     Closure,
-    DictItem,
     Global,
     InstanceDict,
     Item,
@@ -39,7 +39,6 @@ from bytejit.guards.sources import (
     Scope,
     StackSlot,
     TensorSize,
-    TupleItem,
     Type,
 )
 from bytejit.guards.tensor_checks import TensorCheck

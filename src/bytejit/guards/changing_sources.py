@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .item_sources import present
 from .kinds import SizeCondition, expression_text
 from .references import Ref, SourcePrinter
 from .source import Source, source
-from .sources import Computed, present
+from .sources import Computed
 
 
 @source

@@ -15,8 +15,9 @@ from bytejit.errors import Bug
 from .changing_sources import length_of
 from .equality import same
 from .guard_set import Guard
+from .item_sources import TupleItem
 from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
-from .sources import Ref, Source, SourcePrinter, TensorSize, TensorStride, TupleItem
+from .sources import Ref, Source, SourcePrinter, TensorSize, TensorStride
 from .tensor_checks import TensorCheck
 
 NUMBERS = frozenset({int, float, *numpy_types.NUMBERS})

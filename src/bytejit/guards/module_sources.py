@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .item_sources import DictItem
 from .references import SourcePrinter
 from .source import Source, source
-from .sources import DictItem, InstanceDict
+from .sources import InstanceDict
 
 
 class ModuleEntry(Source):

@@ -24,6 +24,7 @@ from bytejit.errors import Bug
 from .class_lookups import UNKNOWN, ClassCheck
 from .equality import same
 from .guard_set import Guard
+from .item_sources import DictItem, TupleItem
 from .kinds import ALIAS, BOOL, CLASS, DICT_ABSENT, DICT_KEYS, DISTINCT, EQUALS, FUNCTION, ID_IS, LEN_IS, PRESENT, TENSOR, TYPE_IS
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, row, table
@@ -35,7 +36,6 @@ from .sources import (
     CellContents,
     Closure,
     Defaults,
-    DictItem,
     Global,
     InstanceDict,
     Item,
@@ -47,7 +47,6 @@ from .sources import (
     Scope,
     Source,
     StackSlot,
-    TupleItem,
     Type,
 )
 from .tensor_checks import neg_possible

@@ -14,7 +14,8 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.type_forms import FORMS
-from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
+from bytejit.guards.item_sources import DictItem
+from bytejit.guards.sources import Attr, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import to_python
 from bytejit.tracer.core.exceptions import name_missed

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from bytejit.guards.changing_sources import Looked
+from bytejit.guards.item_sources import present
 from bytejit.guards.kinds import SizeCondition
-from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source, present
+from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source
 from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, Var
 from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 

@@ -13,8 +13,9 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.compat import numpy_types
+from bytejit.guards.item_sources import dict_item
 from bytejit.guards.plain_sources import PlainKeys
-from bytejit.guards.sources import Source, dict_item
+from bytejit.guards.sources import Source
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar

@@ -13,20 +13,10 @@ from typing import Any
 import torch
 
 from bytejit.compat import numpy_types
+from bytejit.guards.item_sources import TupleItem
 from bytejit.guards.plain_sources import PlainLength
 from bytejit.guards.references import PLAIN_VALUE, permanent
-from bytejit.guards.sources import (
-    Attr,
-    CellContents,
-    Defaults,
-    Item,
-    KnownSource,
-    KwDefaults,
-    MethodFunc,
-    MethodSelf,
-    Source,
-    TupleItem,
-)
+from bytejit.guards.sources import Attr, CellContents, Defaults, Item, KnownSource, KwDefaults, MethodFunc, MethodSelf, Source
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import is_constant

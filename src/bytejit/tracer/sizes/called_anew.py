@@ -13,8 +13,9 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.guards.changing_sources import Expression
+from bytejit.guards.item_sources import TupleItem
 from bytejit.guards.references import Ref
-from bytejit.guards.sources import Computed, Constant, KnownSource, Source, TupleItem
+from bytejit.guards.sources import Computed, Constant, KnownSource, Source
 from bytejit.tracer.core import texts
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.open_values import OpenVar
