@@ -9,8 +9,10 @@
 
 Launches between two library calls are one run. The arena comes from torch's allocator. A small one is kept between calls, one
 for each stream: work on one stream runs in order, so that the next call on it may overwrite the arena. For the same reason a
-tensor may be freed as soon as its last reader is launched. While the program records a CUDA graph, the arena is allocated in
-that graph's memory, which lives as long as the graph. An error that a kernel finds is written to the fault word, which lies in
+tensor may be freed as soon as its last reader is launched. A large arena is made of blocks, which are allocated and freed so
+(`blocks.py`). What a row needs is allocated before it: behind the last library call nothing fails any more once an input is
+written. While the program records a CUDA graph, the arena is allocated in that graph's memory, which lives as long as the
+graph. An error that a kernel finds is written to the fault word, which lies in
 the host's memory, and is raised at the next call.
 
 `rows_of` joins the launches between two library calls to a `LaunchRow`; `kernels/build_triton.py` compiles and loads them;
@@ -33,6 +35,7 @@ from bytejit.codegen.aten import graph as out_of
 from bytejit.codegen.emit import common
 from bytejit.codegen.emit.call import CallPrinter
 from bytejit.codegen.emit.call_source import FAULTS, CallSource
+from bytejit.codegen.emit.grad_memory import OldGrads, freed_grads
 from bytejit.codegen.emit.memory import fixed
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import View
@@ -40,16 +43,15 @@ from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.common.dtypes import torch_dtype
 from bytejit.errors import DeviceFault
 
+from .blocks import ALIGN, BLOCK, blocks_of, place_in, scratch_base
 from .source import Arg, Launch, TritonSource
-
-ALIGN = 256
-KEPT = 64 << 20  # bytes: an arena of at most this size is kept between calls
 
 
 @dataclass(frozen=True)
 class LaunchRow:
     """The launches between two library calls. args: what a call passes, in order: ("stream", ""), then as in the runs of
-    `CppSource`, ("fault", ""), ("scratch", offset), ("value", index). added: byte offsets of buffers and scratch in the arena."""
+    `CppSource`, ("block", number), ("fault", ""), ("scratch", offset), ("value", index). added: byte offsets of buffers and
+    scratch in the arena or block."""
 
     steps: tuple[int, ...]
     launches: tuple[Launch, ...]
@@ -72,6 +74,14 @@ def rows_of(plan: Plan, source: TritonSource) -> tuple[LaunchRow, ...]:
         by_step.setdefault(launch.step, []).append(launch)
     base = scratch_base(plan)
     static = isinstance(source.scratch, int)
+    blocks = blocks_of(plan, source.scratch if static else 0)
+
+    def in_arena(at: int) -> tuple[tuple[str, Any], int]:
+        if not blocks:
+            return ("arena", ""), at
+        block, at = place_in(blocks, at)
+        return ("block", block), at
+
     out = []
     for steps in common.segments(plan):
         launches = [la for i in steps for la in by_step.get(i, ())]
@@ -82,11 +92,11 @@ def rows_of(plan: Plan, source: TritonSource) -> tuple[LaunchRow, ...]:
         for launch in launches:
             for a in launch.args:
                 if a.kind == "buffer" and a.name in plan.offsets:
-                    where[a] = ("arena", ""), plan.offsets[a.name]
+                    where[a] = in_arena(plan.offsets[a.name])
                 elif a.kind == "buffer" and a.name in plan.slots:
                     where[a] = ("slot", str(plan.slots[a.name])), 0
                 elif a.kind == "scratch" and static:
-                    where[a] = ("arena", ""), base + a.offset
+                    where[a] = in_arena(base + a.offset)
                 elif a.kind == "scratch":
                     where[a] = ("scratch", a.offset), 0
                 else:
@@ -96,11 +106,6 @@ def rows_of(plan: Plan, source: TritonSource) -> tuple[LaunchRow, ...]:
             args.update(dict.fromkeys(("value", g) for c in configs for g in c.grid if not isinstance(g, int)))
         out.append(LaunchRow(tuple(steps), tuple(launches), tuple(args), tuple(where.items())))
     return tuple(out)
-
-
-def scratch_base(plan: Plan) -> int:
-    """Where the launches' scratch begins in the arena. Units: bytes."""
-    return -(-plan.arena // ALIGN) * ALIGN
 
 
 class Fault:
@@ -153,12 +158,18 @@ class CudaPrinter(CallPrinter):
         replaced: Sequence[int] = (),
     ) -> None:
         self.device, self.scratch = device, scratch
+        self.blocks = blocks_of(plan, scratch if isinstance(scratch, int) else 0)
+        self.in_use: dict[int, list[str]] = {}  # block -> the locals that hold it
         super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
 
     def stream(self) -> Callable[[], int]:
         """What tells on which stream a call's memory is used."""
         return partial(torch._C._cuda_getCurrentRawStream, self.device.index) if self.device.type == "cuda" else super().stream()
+
+    def finder_of_old_grads(self) -> Callable[..., OldGrads]:
+        """What frees the gradients that die."""
+        return freed_grads
 
     def maker(self, dtype: torch.dtype) -> Callable:
         """What allocates outputs."""
@@ -190,6 +201,9 @@ class CudaPrinter(CallPrinter):
             return self.size(what)
         if kind == "slot":
             return f"slot{what}"
+        if kind == "block":
+            self.block(what)
+            return f"block{what}"
         if kind == "scratch":
             return f"scratch + {self.size(what)}"
         if kind == "fault":
@@ -202,6 +216,33 @@ class CudaPrinter(CallPrinter):
             self.names["fault"] = Fault(self.device.type == "cuda")
             self.names["word"] = self.names["fault"].word
         return self.names["fault"]
+
+    # ---- memory ---------------------------------------------------------------------------------------------------
+    def block(self, k: int) -> list[str]:
+        """The locals that hold a block, which is allocated where the first step needs it."""
+        if k not in self.in_use:
+            name = f"m_block{k}"
+            self.in_use[k] = [name]
+            self.lines += [f"{name} = {self.allocator_of_blocks()}(({self.blocks[k].size},))", f"block{k} = {name}.data_ptr()"]
+        return self.in_use[k]
+
+    def allocator_of_blocks(self) -> str:
+        """What allocates bytes. While a CUDA graph is recorded it is not replaced, as what allocates outputs is."""
+        return self.bind("block", torch.empty(0, dtype=torch.uint8, device=self.device).new_empty)
+
+    def view(self, v: View) -> str:
+        """A view of a temp in a block is made where a step first needs it."""
+        if not self.blocks or v.buffer not in self.plan.offsets or v in self.views:
+            return super().view(v)
+        held = self.block(place_in(self.blocks, self.plan.offsets[v.buffer])[0])
+        held.append(name := super().view(v))
+        self.lines.append(f"{name} = {self.symbolic_view(v)}")
+        return name
+
+    def dead(self, step: int) -> list[str]:
+        """The locals of the blocks that no step behind this one needs, too."""
+        blocks = [k for k in self.in_use if self.blocks[k].last == step]
+        return [*super().dead(step), *(name for k in blocks for name in self.in_use[k])]
 
     def _arena(self) -> None:
         self.memory([])
@@ -216,10 +257,10 @@ class CudaPrinter(CallPrinter):
     def memory(self, blocks: list[tuple[str, str]]) -> None:
         """Take an arena at the head and put it back at the end; allocate a block for each slot."""
         static = isinstance(self.scratch, int)
-        size = scratch_base(self.plan) + (self.scratch if static else 0)
+        size = 0 if self.blocks else scratch_base(self.plan) + (self.scratch if static else 0)
         if not static:
             blocks = [*blocks, ("scratch", self.size(self.scratch))]
-        lying = [v for v in self.views if v.buffer in self.plan.offsets]
+        lying = [v for v in self.views if v.buffer in self.plan.offsets and not self.blocks]
         views = {v: self.views[v] for v in lying if fixed(v)}
         if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):  # one of 0 bytes too
             size = max(size, ALIGN)
@@ -229,7 +270,7 @@ class CudaPrinter(CallPrinter):
             ]
             maker = self.bind("make_arena", gpu_arena(size, rows, self.device))
             names = ", ".join(["arena", "_" if len(views) == len(lying) else "m_arena", *views.values()])
-            if size <= KEPT:
+            if size <= BLOCK:
                 self.bind("pool", defaultdict(list))
                 recorded = (
                     f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else "
@@ -248,10 +289,9 @@ class CudaPrinter(CallPrinter):
             else:
                 self.head.append(f"{names} = {maker}()")
         for name, wanted in blocks:
-            self.bind("block", torch.empty(0, dtype=torch.uint8, device=self.device).new_empty)
-            self.head += [f"m_{name} = block(({wanted},))", f"{name} = m_{name}.data_ptr()"]
+            self.head += [f"m_{name} = {self.allocator_of_blocks()}(({wanted},))", f"{name} = m_{name}.data_ptr()"]
         for v, name in self.views.items():
-            if v not in views:
+            if v not in views and not (self.blocks and v.buffer in self.plan.offsets):
                 self.head.append(f"{name} = {self.symbolic_view(v)}")
 
     def symbolic_view(self, v: View) -> str:
@@ -262,8 +302,13 @@ class CudaPrinter(CallPrinter):
         if slot is None and v.buffer not in self.plan.offsets:  # without elements it has no offset
             nothing, device = self.bind("nothing", torch.empty_strided), self.bind("own_device", self.device)
             return f"{nothing}({self.dims(v.shape)}, {self.dims(v.stride)}, dtype={dtype}, device={device})"
-        block = "m_arena" if slot is None else f"m_slot{slot}"
-        start = self.plan.offsets[v.buffer] // width + v.offset if slot is None else v.offset
+        block, at = f"m_slot{slot}", 0
+        if slot is None:
+            block, at = "m_arena", self.plan.offsets[v.buffer]
+            if self.blocks:
+                k, at = place_in(self.blocks, at)
+                block = f"m_block{k}"
+        start = at // width + v.offset
         whole = f"{block}[:{block}.numel() // {width} * {width}].view({dtype})"
         return f"{whole}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(start)})"
 

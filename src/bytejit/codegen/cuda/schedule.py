@@ -40,6 +40,7 @@ from bytejit.codegen.cpu.schedule import (
     without,
 )
 from bytejit.codegen.cuda.aligned_rows import common_start
+from bytejit.codegen.cuda.blocks import BLOCK
 from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
 from bytejit.codegen.cuda.store_forwarding import Overlap, barriers, forward, kept
 from bytejit.codegen.cuda.tiles import (
@@ -132,9 +133,9 @@ def schedule_cuda(loops: Loops, machine: Machine, room: int = PERSISTENT) -> Pla
         used = {b for s in plan.steps if isinstance(s, Call) for b in (*s.reads, *s.writes)}
         return plan, own - used
 
-    plan, gone = made(plan_memory(loops))
+    plan, gone = made(plan_memory(loops, block=BLOCK))
     if any(b in plan.offsets or b in plan.slots for b in gone):
-        smaller, still = made(plan_memory(loops, gone))  # where buffers lie decides what may be computed again
+        smaller, still = made(plan_memory(loops, gone, BLOCK))  # where buffers lie decides what may be computed again
         if gone <= still:
             return smaller
     return plan

@@ -45,6 +45,10 @@ class CallPrinter(Operands):
         """Whether a tensor's local is kept to the end after its last use: a kernel was given its address."""
         return buffer in self.uses
 
+    def dead(self, step: int) -> list[str]:
+        """The locals that no step behind this one needs."""
+        return [self.text[b] for b in self.plan.steps[step].free if b in self.text and not self.stays(b)]
+
     def needs_memory(self) -> bool:
         """Whether the call needs an arena. It may have 0 bytes, when all temps have no elements."""
         return bool(self.plan.arena or self.views) or any(kind == "arena" for run in self.source.runs for kind, _ in run.args)
@@ -152,12 +156,13 @@ class CallPrinter(Operands):
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
         for i, step in enumerate(self.plan.steps):
             self.at = i
+            if i == self.safe_from:
+                self.find_old_grads()
             if isinstance(step, ExternCall):
                 self.extern(step)
             elif i in self.runs:
                 self.run(*self.runs[i])
-            dead = [self.text[b] for b in step.free if b in self.text and not self.stays(b)]
-            if dead:
+            if dead := self.dead(i):
                 self.lines.append(f"del {', '.join(dead)}")
         flat = [self.value(r.const) if r.view is None else self.view(r.view) for r in self.plan.outputs]
         written = [m for m in self.plan.mutations if not m.done]

@@ -1,6 +1,7 @@
 """Memory of gradients: a new one is made in the memory of an old one that dies at the end of the call and that nobody else holds.
 
-A step keeps the old `.grad` of its parameters until its graph has run. Else the gradients of two steps would be alive at once.
+A step keeps the old `.grad` of its parameters until its graph has run. Else the gradients of two steps would be alive at once. On
+a GPU the old ones are freed before the new ones are made.
 """
 
 from __future__ import annotations
@@ -29,14 +30,38 @@ def old_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
     other stream works on. Their memory is kept by nobody else from now on."""
     found: OldGrads = {}
     for p in parameters:
-        grad = p.grad
-        made = _made.get(grad) if grad is not None else None
-        if grad is not None and made is not None and made[0] == stream and grad.untyped_storage()._cdata not in caches.STREAMED:
-            keeper = made[1]()
-            if keeper is not None:
-                keeper.let_go(grad.untyped_storage())
+        grad = grad_made_here(p, stream)
+        if grad is not None:
             found.setdefault((grad.shape, grad.stride(), grad.dtype), []).append(weakref.ref(grad))
     return found
+
+
+def grad_made_here(parameter: torch.Tensor, stream: int) -> torch.Tensor | None:
+    """Such a gradient of one parameter."""
+    grad = parameter.grad
+    made = _made.get(grad) if grad is not None else None
+    if grad is None or made is None or made[0] != stream or grad.untyped_storage()._cdata in caches.STREAMED:
+        return None
+    keeper = made[1]()
+    if keeper is not None:
+        keeper.let_go(grad.untyped_storage())
+    return grad
+
+
+def freed_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
+    """On a GPU old gradients are freed at once, as by eager's `zero_grad`: the call needs their memory long before it makes new
+    ones, which get what its blocks have freed by then. While a recording is made, as `old_grads`: its gradients stay where they
+    are."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return old_grads(parameters, stream)
+    for p in parameters:
+        grad = grad_made_here(p, stream)
+        if grad is not None:
+            ref = weakref.ref(grad)
+            del grad
+            if is_lone(ref):
+                p.grad = None
+    return {}
 
 
 def nobody() -> None:

@@ -20,7 +20,7 @@ from bytejit.errors import Bug
 from .check import LibraryResults
 from .common import symbol_atoms, symbols_in
 from .grad_memory import LEAST as GRAD_LEAST
-from .grad_memory import GradMemory, old_grads
+from .grad_memory import GradMemory, OldGrads, old_grads
 from .memory import LARGE, LargeOutput
 
 
@@ -158,20 +158,27 @@ class Operands:
         return run.raises
 
     def grad_allocator(self, name: str, b: Buffer) -> str:
-        """The name of what allocates such an output. The head of the function looks for the gradients that die."""
-        if "old_grads" not in self.names:
-            self.bind("old_grads", old_grads)
-            self.bind("current_stream", self.stream())
-            large = [i for i in self.replaced if self.is_large(self.plan.inputs[i])]
-            self.head += ["on = current_stream()", f"old = old_grads(({''.join(f'p{i}, ' for i in large)}), on)"]
+        """The name of what allocates such an output."""
         new = self.output_maker(b)
         of = name if isinstance(new, LargeOutput) else b.dtype
         return self.bind(f"new_{of}_grad", GradMemory(new, self.maker(torch_dtype(b.dtype))((0,), (1,))))
+
+    def find_old_grads(self) -> None:
+        """Print what looks for the gradients that die, where some output may be in the place of one."""
+        large = [i for i in self.replaced if self.is_large(self.plan.inputs[i])]
+        if any(map(self.may_replace, (b for b in self.plan.buffers.values() if b.kind == "output"))):
+            self.bind("old_grads", self.finder_of_old_grads())
+            self.bind("current_stream", self.stream())
+            self.lines += ["on = current_stream()", f"old = old_grads(({''.join(f'p{i}, ' for i in large)}), on)"]
 
     def is_large(self, name: str | None) -> bool:
         """Whether a gradient of an input is worth the search for its memory."""
         size = extent(self.plan.buffers[name]) if name is not None else 0
         return isinstance(size, int) and size >= GRAD_LEAST
+
+    def finder_of_old_grads(self) -> Callable[..., OldGrads]:
+        """What looks for the gradients that die."""
+        return old_grads
 
     def stream(self) -> Callable[[], int]:
         """What tells on which stream a call's memory is used. The CPU has one."""

@@ -18,6 +18,7 @@ from .simplify import loads
 from .uses import reads, writes
 
 ALIGN = 64
+PARTS = 8  # of a graph: what dies within one of them lies together in the blocks of a large arena
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,8 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
     return {b: (i, last[b]) for b, i in first.items()}
 
 
-def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
-    """Offsets for all temps but `unused` ones. The largest are placed first, each at the lowest offset that is free during
-    its whole lifetime."""
+def plan_memory(loops: Loops, unused: frozenset[str] = frozenset(), block: int = 0) -> Memory:
+    """Offsets for all temps but `unused` ones. An arena of more than `block` bytes (0: none) is made of blocks: see `place`."""
     life = lives(loops)
     temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life and b.name not in unused]
     inplace = {made: over for made, over in in_place(loops, life).items() if not {made, over} & unused}
@@ -80,28 +80,50 @@ def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
     groups: dict[str, list[Buffer]] = {}
     for b in temps:
         groups.setdefault(root[b.name], []).append(b)
-    placed: list[tuple[int, int, int, int]] = []
-    offsets: dict[str, int] = {}
     when = {g: (min(life[b.name][0] for b in bs), max(life[b.name][1] for b in bs)) for g, bs in groups.items()}
     symbolic = {g: bs for g, bs in groups.items() if not all(isinstance(extent(b), int) for b in bs)}
     slots, slot_bytes = share_slots(symbolic, when)
     groups = {g: bs for g, bs in groups.items() if g not in symbolic}
     spans = {g: (max(int(extent(b)) for b in bs), *when[g]) for g, bs in groups.items()}
-    for g in sorted(groups, key=lambda g: (-spans[g][0], spans[g][1], g)):
-        size, start, end = spans[g]
-        at = 0
-        for low, high, s, e in placed:
-            if s <= end and start <= e and low < at + size and at < high:
-                at = high
-        placed.append((at, at + -(-size // ALIGN) * ALIGN, start, end))
-        placed.sort()
-        for b in groups[g]:
-            offsets[b.name] = at
+    places, arena = place(spans)
+    if block and arena > block:
+        places, arena = place(spans, block, max(1, len(loops.steps) // PARTS))
+    offsets = {b.name: at for g, at in places.items() for b in groups[g]}
     free: dict[int, tuple[str, ...]] = {}
     for name, (_, end) in life.items():
         if loops.buffers[name].kind == "extern" and end < len(loops.steps):
             free[end] = (*free.get(end, ()), name)
-    return Memory(offsets, max((p[1] for p in placed), default=0), inplace, free, slots, slot_bytes)
+    return Memory(offsets, arena, inplace, free, slots, slot_bytes)
+
+
+def place(spans: dict[str, tuple[int, int, int]], block: int = 0, part: int = 0) -> tuple[dict[str, int], int]:
+    """Where each group of temps lies, and the bytes of all. spans: bytes, first and last step of a group. The largest are placed
+    first, each at the lowest offset that is free during its whole lifetime.
+
+    block: none lies across a multiple of it, but those that are larger and begin at one. Those that live longest come first then,
+    by parts of so many steps, so that blocks hold what dies at about the same time.
+    """
+    placed: list[tuple[int, int, int, int]] = []
+    places: dict[str, int] = {}
+
+    def fitted(at: int, size: int) -> int:
+        """The first offset from `at` where so many bytes may lie."""
+        return -(-at // block) * block if block and at // block != (at + size - 1) // block else at
+
+    def turn(g: str) -> tuple:
+        size, start, end = spans[g]
+        return -(end // part) if part else 0, -size, start, g
+
+    for g in sorted(spans, key=turn):
+        size, start, end = spans[g]
+        at = 0
+        for low, high, s, e in placed:
+            if s <= end and start <= e and low < at + size and at < high:
+                at = fitted(high, size)
+        places[g] = at
+        placed.append((at, at + -(-size // ALIGN) * ALIGN, start, end))
+        placed.sort()
+    return places, max((p[1] for p in placed), default=0)
 
 
 def share_slots(

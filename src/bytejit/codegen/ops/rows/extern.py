@@ -26,6 +26,9 @@ _library("scaled_dot_product_attention")
 _library("_scaled_dot_product_flash_attention_for_cpu")
 _library("_scaled_dot_product_flash_attention_for_cpu_backward")
 _library("_scaled_dot_product_attention_math")
+for _kind in ("flash", "efficient", "cudnn"):  # of a GPU
+    _library(f"_scaled_dot_product_{_kind}_attention")
+    _library(f"_scaled_dot_product_{_kind}_attention_backward")
 _library("linear_pointwise", "mkldnn._linear_pointwise.default", "mkldnn._linear_pointwise.binary")
 _library("convolution_pointwise", "mkldnn._convolution_pointwise.default", "mkldnn._convolution_pointwise.binary")
 _library(
