@@ -23,12 +23,13 @@ from bytejit.guards.generated import compile_entry
 from bytejit.guards.library_flags import states_of
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.guards.source import params_of
-from bytejit.guards.sources import Local, TensorSize
+from bytejit.guards.sources import Drawn, Local, TensorSize
 from bytejit.rewriter.trampoline import UNBOUND
 from bytejit.runtime import function as functions
 from bytejit.runtime.circumstances import watched
 from bytejit.runtime.compiled_callee import compiled_callee, not_inlined
 from bytejit.runtime.dispatch import SiteState
+from bytejit.runtime.early_draws import drawing
 from bytejit.runtime.entry import MISS, Args, Entry, NotCompiled
 from bytejit.runtime.failures import UserError, compile_or_leave, exit_of_failed_graph, leave_uncompiled
 from bytejit.runtime.function import CompiledFunction, original_code
@@ -203,7 +204,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     entry = compile_entry(
         params,
         found.guards,
-        found.inputs,
+        [s for s in found.inputs if type(s) is not Drawn],
         found.body,
         env,
         found.outputs,
@@ -214,7 +215,12 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     entry.by_value, entry.leaves = found.by_value, found.leaves
     if found.graph is not None:
         scope = entry.run.__globals__  # no reference to the entry: nothing may keep it alive
-        scope["graph"] = rewinding(scope["graph"], written, lambda made: scope.update(graph=made))
+        places = [i for i, s in enumerate(found.inputs) if type(s) is Drawn]
+
+        def use(made: Callable) -> None:
+            scope["graph"] = drawing(made, found.draws, places) if places else made
+
+        use(rewinding(scope["graph"], written, use))
     if found.modes:
         entry.run = within_modes(entry.run, entry.leaves, MISS)
     return entry

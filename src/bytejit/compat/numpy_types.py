@@ -78,6 +78,11 @@ def draws() -> Iterator[tuple[Callable, int]]:
             yield getattr(numpy.random, name).__func__, most
 
 
+def is_shared_generator(obj: Any) -> bool:
+    """Whether it is the generator of numpy.random's functions."""
+    return numpy is not None and obj is getattr(numpy.random.random, "__self__", None)
+
+
 def same_scalar(a: Any, b: Any) -> bool:
     """Whether two scalars of one type are the same to the bit: zeros of both signs differ, a nan is itself."""
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()

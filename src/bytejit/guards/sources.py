@@ -86,6 +86,19 @@ class Constant(Source):
 
 
 @source
+class Drawn(Source):
+    """A random number, the i-th that a region draws: an input of its graph that no guard sees."""
+
+    index: int
+
+    def expr(self, at: SourcePrinter) -> str:
+        raise AssertionError("a random number is drawn once, before the graph")
+
+    def name(self) -> str:
+        return f"random number {self.index}"
+
+
+@source
 class Scope(Source):
     """The globals dict of a function, known by reference: `Scope.of(fn.__globals__)`."""
 

@@ -33,6 +33,7 @@ class Env(Knowledge):
         super().__init__()
         self.where, self.refuse = where or (lambda: None), refuse or (lambda: None)
         self.inside: set[sympy.Symbol] = set()
+        self.never: set[sympy.Symbol] = set()  # of these, those on which no inference may rely either
         self.inferring = False
         self.relaxed = False  # see `Manner`
         self.taken: Callable[[Any], float] | None = None  # the plain float for an operator: `plain_floats.py`
@@ -73,6 +74,8 @@ class Env(Knowledge):
         if found is not None:
             return found
         d = self.simplified(d)
+        if not self.never.isdisjoint(d.free_symbols):
+            self.refuse()
         at_hint = self.value(d)
         truth = {"ge0": at_hint >= 0, "eq0": at_hint == 0, "ne0": at_hint != 0}[kind]
         if (self.relaxed or self.inferring and d.free_symbols <= self.inside) and at_hint != 0 and self.asks_for_one(kind, d):
@@ -122,7 +125,7 @@ class Env(Knowledge):
             self.inferring = was
 
     def _may_rely_on(self, symbols: set) -> None:
-        if self.inside and not self.inferring and not self.inside.isdisjoint(symbols):
+        if self.inside and not (self.never if self.inferring else self.inside).isdisjoint(symbols):
             self.refuse()
 
     def _not_at_end(self, d: Any) -> tuple[str, Any]:
@@ -138,7 +141,7 @@ class Env(Knowledge):
 
     def record_as_is(self, relation: Condition) -> None:
         """Rely on a relation between floats, which is neither simplified nor used to decide others."""
-        if relation.op != "is":
+        if relation.op != "is" or not self.never.isdisjoint(relation.symbols()):
             self._may_rely_on(relation.symbols())
         self.facts.setdefault(("float", relation), (relation, self.where()))
 

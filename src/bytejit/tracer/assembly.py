@@ -24,6 +24,7 @@ from bytejit.tracer.objects.subscript_writes import SubscriptWrites
 from bytejit.tracer.objects.subscripts import Subscripts
 from bytejit.tracer.objects.wrap import Wrapping
 from bytejit.tracer.sizes.copies import Copies
+from bytejit.tracer.sizes.drawn import DrawnNumbers
 from bytejit.tracer.sizes.dynamic import Symbols
 from bytejit.tracer.sizes.inference import SymbolicInference
 from bytejit.tracer.sizes.measured import Measured
@@ -46,6 +47,7 @@ from . import registrations  # noqa: F401 (fills the tables of handlers and mode
 
 PARTS: dict[str, type[Component]] = {
     "deferred": DeferredCalls,
+    "drawn": DrawnNumbers,
     "context_variables": ContextVariables,
     "values": Wrapping,
     "names": Names,

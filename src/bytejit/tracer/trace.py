@@ -21,6 +21,7 @@ from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.kinds import DISTINCT, Distinct
 from bytejit.guards.references import NotingPrinter
 from bytejit.guards.sources import KnownSource, Local, Source, StackSlot, TensorGrad
+from bytejit.runtime.early_draws import Draw
 from bytejit.tracer.core.job import Job, Stop
 from bytejit.tracer.core.signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
 from bytejit.tracer.core.tracer import Tracer
@@ -58,6 +59,7 @@ class Trace:
     empty: bool = False
     env: dict = field(default_factory=dict)
     written: tuple[int, ...] = ()  # inputs whose storage the graph writes
+    draws: tuple[Draw, ...] = ()  # random numbers that are inputs: of each a `Drawn`
     restore: tuple = ()  # (setter, args): torch's global state as it was at the start
     leaves: tuple = ()  # kinds of ambient state that may differ after the region from before it
     sizes_leave: bool = False  # whether a symbolic number is returned, or stored where other code sees it
@@ -161,7 +163,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     drop_unread(t, outputs)
     calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
     new_grads = replaced_gradients(t, replay, dry.noted)
-    gm = graph_module(t, outputs, new_grads) if calls else None
+    gm = graph_module(t, outputs, new_grads) if calls or t.drawn.draws else None
     inputs = t.inputs if gm is not None else []
     returns_sizes = t.sizes.sizes_leave and stop.snapshot is None
     return Trace(
@@ -186,6 +188,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         asked=t.asked,
         catches=t.catches,
         effects=effects_of(t),
+        draws=tuple(t.drawn.draws),
         only_looked_at=tuple(TensorGrad(t.inputs[i].origin) for _, i in new_grads),
         sizes_leave=t.sizes.sizes_leave,
         returned_sizes=returned_sizes(t, stop.value) if returns_sizes and stop.value is not None else (),
@@ -256,7 +259,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node], new_grads: tuple[tuple
         overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
         autocast=torch._C._is_any_autocast_enabled(),
         sets_data=bool(t.effects.data_set),
-        measures=bool(t.measures.measured),
+        measures=any(n.op != "placeholder" for n in t.measures.measured.values()),
         grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors),
         backward=bool(t.backward.passes),
         grad_at_start=torch.is_grad_enabled(),

@@ -1,7 +1,7 @@
 """Calls that are made when the region ends, in their order: draws of Python's and numpy's random numbers, hooks put on.
 
-Nothing in the region may depend on what they give, except arithmetic, which is deferred as well: a number that decides a
-branch or enters an operation breaks the graph before it.
+Nothing in the region may depend on what they give, except arithmetic, which is deferred as well. A number that enters an
+operation is drawn before the graph (sizes/drawn.py); one that decides a branch breaks the graph.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import _random
 import random
 from collections.abc import Callable
+from typing import Any
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
@@ -16,13 +17,22 @@ from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.tracer import Tracer
 
 from .signals import Break
-from .values import DeferredVar, InstanceVar, Known, Var
+from .values import DeferredVar, FuncVar, InstanceVar, Known, Var, expect
 
 ARITHMETIC = {"add", "sub", "mul"}  # cannot raise for floats
 
 
 class DeferredCalls(Component):
     """The part of the tracer that defers calls to the end of the region."""
+
+    def __init__(self, t: Any) -> None:
+        super().__init__(t)
+        self.early = 0  # of these calls, those that are made before the graph (sizes/drawn.py)
+
+    @property
+    def count(self) -> int:
+        """How many calls there are."""
+        return len(self.t.deferred_calls) + self.early
 
     def defer(self, kind: type, function: Callable, args: list[Var]) -> DeferredVar:
         """A value of type `kind`: the result of function(*args) at the end of the region."""
@@ -31,14 +41,12 @@ class DeferredCalls(Component):
         self.t.effects.mutations += 1
         return made
 
-    def defer_binary(self, name: str, function: Callable, a: Var, b: Var) -> Var:
-        """Arithmetic on deferred floats. Raises: Break for other operators and values."""
+    def defer_binary(self, name: str, function: Callable, a: Var, b: Var) -> Var | None:
+        """Arithmetic on deferred floats; None for other operators and values."""
         for v in (a, b):
             if not (isinstance(v, DeferredVar) and v.kind is float or isinstance(v, Known) and type(v.obj) in (int, float)):
-                raise Break("a random number used in the region")
-        if name not in ARITHMETIC:
-            raise Break("a random number used in the region")
-        return self.defer(float, function, [a, b])
+                return None
+        return self.defer(float, function, [a, b]) if name in ARITHMETIC else None
 
 
 def _draw(method: Callable, most: int) -> None:
@@ -54,6 +62,25 @@ def _draw(method: Callable, most: int) -> None:
     MODELS[method] = run
 
 
+def _draw_int(method: Callable, least: int, most: int) -> None:
+    """A method of Python's generator that gives an int; its arguments are ints. It loops until a number is small enough."""
+
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        of, numbers = args[0], args[1:]
+        plain = isinstance(of, InstanceVar) and of.source is not None and of.cls is random.Random
+        if not plain or kwargs or not least <= len(numbers) <= most:
+            return t.calls.inline(expect(t.values.constant(method), FuncVar), args, kwargs)
+        try:
+            method(random.Random(0), *map(t.const, numbers))
+        except Exception as e:
+            raise t.raised(e) from None
+        return t.deferred.defer(int, method, [of, *map(t.values.constant, map(t.const, numbers))])
+
+    MODELS[method] = run
+
+
+_draw_int(random.Random.randint, 2, 2)
+_draw_int(random.Random.randrange, 1, 3)
 _draw(_random.Random.random, 0)
 for _method, _most in numpy_types.draws():
     _draw(_method, _most)

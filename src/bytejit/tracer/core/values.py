@@ -287,12 +287,13 @@ class DeferredVar(Var):
     `watched`: a fake and its version when the call was traced; the call is right only while it stays that.
     """
 
-    __slots__ = ("kind", "function", "args", "watched", "step")
+    __slots__ = ("kind", "function", "args", "watched", "step", "early")
 
     def __init__(self, kind: type, function: Callable, args: list[Var], step: int = 0) -> None:
         super().__init__(None)
         self.kind, self.function, self.args, self.step = kind, function, args, step
         self.watched: tuple | None = None
+        self.early: Var | None = None  # what stands for it, where it was drawn before the graph
 
     def __repr__(self) -> str:
         return f"DeferredVar({getattr(self.function, '__name__', self.function)})"

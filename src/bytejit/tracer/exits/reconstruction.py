@@ -148,6 +148,8 @@ class Reconstruction(Statements):
 
 
 def deferred(out: Statements, v: DeferredVar) -> str:
+    if v.early is not None:
+        return out.value(v.early)
     raise AssertionError(f"{v} was not called")
 
 

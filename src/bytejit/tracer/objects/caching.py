@@ -166,7 +166,7 @@ def _pending(t: Tracer) -> bool:
     """Whether the region has changed an object that it did not make; cells of its own functions do not count."""
     outside = any(v.source is not None or getattr(v, "real", None) is not None for v in t.effects.dirty.values())
     return bool(
-        outside or t.effects.globals_written or t.effects.classes_written or t.deferred_calls or t.effects.state_set or t.holding
+        outside or t.effects.globals_written or t.effects.classes_written or t.deferred.count or t.effects.state_set or t.holding
     )
 
 

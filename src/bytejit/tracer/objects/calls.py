@@ -233,6 +233,8 @@ class Calls(Component):
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
+        if self.t.deferred_calls:
+            args = self.t.drawn.computed_with(obj, args)
         if (self.t.devices or self.t.overrides.outer_device) and isinstance(obj, types.BuiltinFunctionType):
             kwargs = on_device(self.t, obj, kwargs)
         if self.t.sizes.env is not None or self.t.sizes.dynamic.some:

@@ -117,7 +117,9 @@ class Operators(Component):
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
             return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], a.obj, b.obj)
         if isinstance(a, DeferredVar) or isinstance(b, DeferredVar):
-            return self.t.deferred.defer_binary(name, FUNCTIONS[name], a, b)
+            if (late := self.t.deferred.defer_binary(name, FUNCTIONS[name], a, b)) is not None:
+                return late
+            return self.binary(name, self.t.drawn.early(a), self.t.drawn.early(b), in_place)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
@@ -304,7 +306,7 @@ class Operators(Component):
         if isinstance(v, ArrayVar):
             return self.t.numpy_arrays.array_call(UNARY[name], [v])
         if isinstance(v, DeferredVar):
-            raise Break("a random number used in the region")
+            return self.unary(name, self.t.drawn.early(v))
         if isinstance(v, TensorVar):
             return self.t.tensors.call_tensor_op(UNARY[name], [v], {})
         if type(v) is SymVar and name != "invert" and (number := self.t.numbers.on_numbers(UNARY[name], v)) is not None:

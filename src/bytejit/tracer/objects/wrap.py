@@ -28,6 +28,7 @@ from bytejit.tracer.core.values import (
     NONE,
     TRUE,
     CellVar,
+    DeferredVar,
     DictVar,
     FuncVar,
     InstanceVar,
@@ -58,7 +59,7 @@ class Wrapping(Component):
     def real(self, v: Var) -> Var:
         """The value behind a Lazy. Looking at it adds a guard."""
         if type(v) is not Lazy:
-            return v
+            return v if type(v) is not DeferredVar or v.early is None else v.early
         if v.var is None:
             v.var = self.wrap(v.obj, v.origin)
         return v.var

@@ -78,6 +78,15 @@ class Symbols(Component):
         self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
         return value
 
+    def drawn_symbol(self, source: Source, now: int | float) -> Any:
+        """The symbol of a random number that is drawn before the graph, of any value: nothing may be decided by it."""
+        value = self.symbol(source, now, None)
+        self.t.measures.measured[value.node.e] = self.number_nodes[value.node.e]
+        self.environment().inside.add(value.node.e)
+        if not self.t.job.measure:  # a break is better than a graph with a check that no kernel makes
+            self.environment().never.add(value.node.e)
+        return value
+
     def erase(self, nodes: Iterable[torch.fx.Node]) -> None:
         """Take nodes, given in the graph's order, out of it."""
         held = dict.fromkeys(nodes)

@@ -122,7 +122,7 @@ def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -
     if has_external_effects(t):
         raise Break("torch.utils.checkpoint after a change that its function may see when it runs again")
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    deferred = len(t.deferred_calls)
+    deferred = t.deferred.count
     looked_at = t.backward.looked_at
     first = t.graph.call_function(begin, given, options)
     try:
@@ -132,7 +132,7 @@ def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -
         raise
     if (
         has_external_effects(t)
-        or len(t.deferred_calls) != deferred
+        or t.deferred.count != deferred
         or any(v.fake._version != n for v, n in before.items())
         or looked_at != t.backward.looked_at
     ):

@@ -48,7 +48,7 @@ def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[list[torch.fx.Node], Var]:
     """The nodes of a function's call, still in the graph, and its result. Raises: Break where it does more than return."""
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    known, deferred = set(t.graph.nodes), len(t.deferred_calls)
+    known, deferred = set(t.graph.nodes), t.deferred.count
     if has_external_effects(t):
         raise Break(f"{what} after a change that they may see")
     looked_at = t.backward.looked_at
@@ -57,7 +57,7 @@ def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[
     except Raised:
         raise Break(f"{what} that raise") from None
     written = any(v.fake._version != n for v, n in before.items())
-    if has_external_effects(t) or len(t.deferred_calls) != deferred or written or looked_at != t.backward.looked_at:
+    if has_external_effects(t) or t.deferred.count != deferred or written or looked_at != t.backward.looked_at:
         raise Break(f"{what} that have side effects")
     made = [n for n in t.graph.nodes if n not in known and n.op != "placeholder"]
     t.sizes.forget_numbers(set(made))

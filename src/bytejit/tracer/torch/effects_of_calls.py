@@ -26,7 +26,7 @@ def has_external_effects(t: Tracer) -> bool:
 
 def without_gradients(t: Tracer, run: Callable[[], Any]) -> tuple[Any, bool]:
     """What run() returns, traced as autograd calls a function's passes, and whether it changes more than what it returns."""
-    values, deferred = t.by_value, len(t.deferred_calls)
+    values, deferred = t.by_value, t.deferred.count
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
     looked_at = t.backward.looked_at
     states, held = dict(t.effects.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
@@ -40,7 +40,7 @@ def without_gradients(t: Tracer, run: Callable[[], Any]) -> tuple[Any, bool]:
         if key not in states and value == t.state_first[key][0]:
             del t.effects.state_set[key]
     wrote = any(v.fake._version != version for v, version in before.items())
-    effects = has_external_effects(t) or len(t.deferred_calls) != deferred or t.by_value != values
+    effects = has_external_effects(t) or t.deferred.count != deferred or t.by_value != values
     changes = (
         wrote
         or looked_at != t.backward.looked_at

@@ -295,7 +295,7 @@ class Tensors(Component):
                     raise Break("a tensor that left the function transform in which it was made")
                 raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node
-        if type(v := plain_number(self.t, v)) is SymVar:
+        if type(v := plain_number(self.t, self.t.drawn.early(v))) is SymVar:
             return self.t.numbers.number_node(v.value)
         if isinstance(v, Known):
             if type(v.obj) in numpy_types.SCALARS:

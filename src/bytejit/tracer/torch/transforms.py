@@ -203,7 +203,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     reached, outer, deferred = (
         reachable([user]),
         t.effects.touched,
-        (len(t.deferred_calls), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set)),
+        (t.deferred.count, len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set)),
     )
     t.effects.touched = Touched()
     torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))  # as torch's own transforms do
@@ -214,8 +214,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         changed, t.effects.touched = t.effects.touched, {**outer, **t.effects.touched}
     if (
         any(v.fake._version != n for v, n in before.items())
-        or deferred
-        != (len(t.deferred_calls), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
+        or deferred != (t.deferred.count, len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
         or kind == "vjp"
         and any((v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items())
     ):

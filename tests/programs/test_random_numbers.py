@@ -1,0 +1,192 @@
+"""Random numbers of Python's and NumPy's generators that enter operations: eager's numbers, and eager's state after each call."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bytejit
+
+LINEAR = torch.nn.Linear(3, 3)
+
+
+def arithmetic(x):
+    return x * random.random() + random.random() - (-random.uniform(1, 2)) / 3
+
+
+def used_and_returned(x):
+    first, second, third = random.random(), random.uniform(1, 2), random.random()
+    return x * second, first, second, {"third": third, "doubled": third * 2}
+
+
+def in_a_loop(x):
+    return [x * random.random() for _ in range(3)], random.random()
+
+
+def ints(x):
+    m = random.randint(0, 5) * 2 + 1
+    return x + m, m, random.randrange(10), torch.full((3,), random.randrange(2, 9, 3))
+
+
+def of_numpy(x):
+    return x * np.random.uniform(0, 1) + np.random.rand() * random.random() + np.random.normal(1, 2)
+
+
+def float_of_numpy(x):
+    return x * float(np.random.uniform(0, 1))
+
+
+def into_arguments(x):
+    return torch.full((3,), random.random()), x.clamp(max=random.uniform(1, 2)), torch.add(x, x, alpha=random.random())
+
+
+def beside_torchs(x):
+    return x * random.random() + torch.rand(3), random.random()
+
+
+def written(x):
+    x.mul_(random.random())
+    return x
+
+
+def trained(x):
+    return (LINEAR(x) * random.uniform(0.5, 1)).sum()
+
+
+IN_ONE_GRAPH = [
+    *(arithmetic, used_and_returned, in_a_loop, ints, of_numpy, float_of_numpy, into_arguments, beside_torchs, written, trained)
+]
+
+
+def over_a_break(x):
+    number = random.random()
+    y = x * number
+    print("between")
+    return y + random.random(), number
+
+
+def decides(x):
+    number = random.uniform(-1, 1)
+    return x * number if number > 0 else x - number
+
+
+def layers_dropped(x):
+    for n in range(3):
+        if random.uniform(0, 1) < 0.5:
+            continue
+        x = x * 2 + n
+    return x * random.random()
+
+
+def a_size(x):
+    n = random.randint(1, 3)
+    return x[:n].sum() + torch.zeros(n).sum(), n
+
+
+def a_logarithm(x):
+    return x * math.log(random.random() + 1), int(random.random() * 5)
+
+
+def a_probability(x):
+    return torch.nn.functional.dropout(x, random.random() * 0.5)
+
+
+def seeded_inside(x):
+    y = x * random.random()
+    random.seed(4)
+    return y + random.random()
+
+
+def conditional(x):
+    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x * random.random(),))
+
+
+def mixed_up(x):
+    lam = random.betavariate(1, 1)
+    return lam * x + (1 - lam) * x.flip(0)
+
+
+BROKEN = [over_a_break, decides, layers_dropped, a_size, a_logarithm, a_probability, seeded_inside, conditional, mixed_up]
+
+
+def outcome(f: Callable, seed: int) -> tuple[Any, ...]:
+    """What a call gives or raises, the states that it leaves, and what became of its argument."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    for _ in range(seed * 311):  # to where the generator makes its next numbers at once
+        random.random()
+    x = torch.arange(3.0) + 1
+    try:
+        made = f(x)
+    except IndexError as e:
+        made = type(e)
+    left = random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum().item()
+    return made, left, x
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("f", [*IN_ONE_GRAPH, *BROKEN])
+def test_numbers_and_states_are_eagers(f, backend, capsys) -> None:
+    compiled = bytejit.compile(f, backend=backend, fullgraph=f in IN_ONE_GRAPH)
+    graphs: list[int] = []
+    for seed in range(4):
+        torch.testing.assert_close(outcome(compiled, seed)[0], outcome(f, seed)[0])
+        assert outcome(compiled, seed)[1] == outcome(f, seed)[1]
+        graphs.append(sum(bytejit.counters["graphs"].values()))
+    if f in IN_ONE_GRAPH:
+        assert graphs == [1] * 4
+
+
+def test_a_number_of_each_call() -> None:
+    compiled = bytejit.compile(arithmetic, fullgraph=True)
+    assert len({tuple(compiled(torch.ones(3)).tolist()) for _ in range(5)}) == 5
+
+
+def test_gradients() -> None:
+    compiled, given = bytejit.compile(trained, fullgraph=True), []
+    for f in (trained, compiled):
+        random.seed(1)
+        LINEAR.zero_grad()
+        f(torch.ones(3)).backward()
+        given.append(LINEAR.weight.grad.clone())
+    torch.testing.assert_close(*given)
+
+
+def test_a_graph_that_raises_draws_once() -> None:
+    def f(x):
+        return x[torch.tensor([x.int()[2] + 7])] * random.random() * np.random.uniform()
+
+    compiled = bytejit.compile(f, backend="eager")
+    for seed in range(3):
+        assert outcome(compiled, seed)[:2] == outcome(f, seed)[:2]
+
+
+def test_a_generator_of_the_programs_own() -> None:
+    own = random.Random(3)
+
+    def f(x):
+        return x * own.random() + own.randint(1, 5)
+
+    compiled = bytejit.compile(f, backend="eager")
+    for _ in range(3):
+        state = own.getstate()
+        want, after = f(torch.ones(2)), own.getstate()
+        own.setstate(state)
+        assert torch.equal(compiled(torch.ones(2)), want) and own.getstate() == after
+
+
+def test_randint_in_the_words_of_random() -> None:
+    def f(x):
+        try:
+            return x + random.randint(5, 1)
+        except ValueError as e:
+            return x, str(e)
+
+    assert repr(bytejit.compile(f, backend="eager")(torch.ones(1))) == repr(f(torch.ones(1)))
