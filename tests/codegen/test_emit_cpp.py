@@ -54,6 +54,7 @@ PROGRAMS = {
     "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
     "strided": (lambda x: x[::2, 1:] * 2, (r(9, 9),)),
     "scan_read_elsewhere": (lambda i, w: w[i.ne(0).int().cumsum(1)] * 2, (torch.randint(0, 2, (2, 16)), r(50, 64))),
+    "a_choice_in_two_nests": (lambda m: projected(m / m.sum((1, 2), keepdim=True), ramps(16)), (torch.rand(2, 3, 3) + 1,)),
     "passes_of_other_lengths": (lambda t, i, x: rotated(x, *t[i].split(4, -1)), (r(50, 8), torch.arange(16), r(2, 16, 4, 8))),
 }
 
@@ -62,6 +63,21 @@ def rotated(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tens
     """Rotary positions by pairs: a row of a table is read by rows of other lengths."""
     turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
     return x * cos[:, None].repeat_interleave(2, -1) + turned * sin[:, None].repeat_interleave(2, -1)
+
+
+def ramps(n: int) -> torch.Tensor:
+    """Two ramps over a grid; one number chooses, for all elements, how they are made."""
+    count, made = torch.scalar_tensor(n), []
+    for _ in range(2):
+        at = torch.arange(n, dtype=torch.float32)
+        made.append(torch.where(count > 1, at / (count - 1) - 0.5, at * 0.0))
+    return torch.stack(torch.meshgrid(made, indexing="ij"), -1).permute(1, 0, 2)[None]
+
+
+def projected(m: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    x, y = grid[..., 0], grid[..., 1]
+    at = [m[:, i, 0, None, None] * x + m[:, i, 1, None, None] * y + m[:, i, 2, None, None] for i in range(3)]
+    return torch.stack([at[0] / at[2], at[1] / at[2]], -1)
 
 
 def recurrence(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -79,6 +79,11 @@ class ExprText:
         self.rows: dict[int, str] = {}
         self.choices: dict[int, str] = {}
 
+    def forget(self) -> None:
+        """A nest begins: what other nests declared for their lanes is out of scope, also for expressions that both have."""
+        self.rows.clear()
+        self.choices.clear()
+
     def inline(self, e: Expr) -> str | None:
         """The text of a constant or index, which needs no statement of its own; None for other expressions."""
         if e.kind == "const":

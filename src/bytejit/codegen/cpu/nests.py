@@ -63,6 +63,7 @@ class NestPrinter(Reductions):
         """The loops of one nest, with the start and the end of its reductions. cut: the axis that runs from `begin` to `end`."""
         n = self.nest(i)
         t = self.text
+        self.expr.forget()
         for r in n.p.reduces:
             self.start(r, n)
         self.statements(n, 0)
