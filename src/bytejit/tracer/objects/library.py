@@ -121,9 +121,8 @@ for _function in PURE_FUNCTIONS:
 _folded(torch._C._nn._parse_to)
 for _cls in PURE_C_TYPES:
     for _method in vars(_cls).values():
-        if (
-            isinstance(_method, types.MethodDescriptorType) and _method is not vars(re.Pattern)["scanner"]
-        ):  # each call of one goes on
+        # each call of a scanner goes on from the last
+        if isinstance(_method, types.MethodDescriptorType) and _method is not vars(re.Pattern)["scanner"]:
             _folded(_method)
 
 
