@@ -10,8 +10,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from bytejit.codegen.loops.memory import extent
-from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.loops.plan import Call, Plan
+from bytejit.codegen.loops.uses import reads, writes
 
 BLOCK = 64 << 20  # bytes: an arena of at most this size is one piece, and kept between calls
 ALIGN = 256  # bytes: scratch begins at a multiple of it

@@ -64,10 +64,10 @@ from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
 from bytejit.codegen.loops.memory import Memory, plan_memory
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
-from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.codegen.loops.simplify import elements, kernel_roots, known, loads, points
+from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import itemsize
 from bytejit.errors import Bug
 

@@ -26,11 +26,11 @@ from bytejit.codegen.loops.uses import reads, writes
 from bytejit.codegen.passes import Pass
 
 from . import fuse_kernels
+from .dead_steps import drop_dead
 from .dependencies import Dependencies
 from .inline import inline, leaves_rows, transposes
 from .side_by_side import side_by_side
 from .split import split_axes
-from .uses import drop_dead
 
 FEW = 1 << 22  # points: up to so many, kernels on few long rows are merged on a GPU, as separate launches would cost more
 SMALL = 4096  # points: a kernel of at most so many that reads inputs only is moved to the front
