@@ -36,6 +36,7 @@ from bytejit.tracer.torch import (
     parameters,
     process_groups,
     recurrent,
+    refused_dtypes,
     scans,
     scripted,
     state,
