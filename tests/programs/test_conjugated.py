@@ -130,3 +130,44 @@ def test_results_that_are_conjugated_have_gradients():
     compiled = bytejit.compile(returned, fullgraph=True)
     torch.testing.assert_close(run(compiled), run(returned))
     assert not bytejit.counters["fallbacks"]
+
+
+def of_real(x):
+    made = torch.fft.ifft(x)
+    return made, made.is_conj(), made.conj().is_conj(), made.mH.is_conj(), made.resolve_conj(), made[0], made * 2
+
+
+HIDDEN = {
+    "ifft": torch.fft.ifft,
+    "ihfft": torch.fft.ihfft,
+    "ihfftn": lambda x: torch.fft.ihfftn(x, dim=(1,)),
+    "ifft2": torch.fft.ifft2,
+    "fft": torch.fft.fft,
+    "conjugated again": lambda x: torch.fft.ifft(x).conj(),
+    "written": lambda x: torch.fft.ifft(x).mul_(2),
+    "svd": lambda x: torch.svd(x + 0j),
+    "branch": lambda x: x + 1 if torch.fft.ifft(x).is_conj() else x - 1,
+    "asked": of_real,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_results_that_view_what_nothing_shows(name, backend):
+    f = HIDDEN[name]
+    compiled = bytejit.compile(f, backend=backend, fullgraph=True)
+    for x in (torch.tensor([[1.0, 2.0, 4.0], [3.0, 5.0, 9.0]]), torch.arange(6).reshape(2, 3)):
+        want, got = (r if isinstance(r, tuple) else (r,) for r in (f(x), compiled(x)))
+        for a, b in zip(want, got, strict=True):
+            bits = [(r.is_conj(), r.is_neg(), r.stride()) if isinstance(r, torch.Tensor) else r for r in (a, b)]
+            assert bits[0] == bits[1]
+            torch.testing.assert_close(torch.as_tensor(b), torch.as_tensor(a))
+
+
+def test_gradients_of_a_result_that_views_what_nothing_shows():
+    given = []
+    for f in (torch.fft.ifft, bytejit.compile(lambda x: torch.fft.ifft(x), fullgraph=True)):
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        (f(x) * torch.tensor([1j, 2, 3])).real.sum().backward()
+        given.append(x.grad)
+    torch.testing.assert_close(*given)

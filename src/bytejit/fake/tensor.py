@@ -42,6 +42,7 @@ class Fake(torch.Tensor):
     """A tensor without data. `m` is its `Meta`, which rows read: a tensor's own properties cost ten times as much."""
 
     m: Meta
+    conjugated = False  # whether an operation gave it as a view that is conjugated when it is read
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
@@ -251,9 +252,17 @@ def _plan(func: torch._ops.OpOverload) -> Callable:
         return _data_dependent(name)
     if torch.Tag.dynamic_output_shape in tags and name not in ("index", "repeat_interleave"):
         return _data_dependent(name)
+    if name == "_conj":
+        return _read_conjugated
     if name.startswith("_fused_") and func._schema.is_mutable and not func._schema.returns:
         return _writes_only  # optimizers, of which torch has no meta kernel for some
     return through_meta
+
+
+def _read_conjugated(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Fake:
+    made = through_meta(func, args, kwargs)
+    made.conjugated = not args[0].conjugated
+    return made
 
 
 def _tensor_by_tensor(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import types
 
 import torch
-from torch import fx
 
-from bytejit.common.graph_calls import FLIPS, called_name, set_data
+from bytejit.common.graph_calls import set_data
 from bytejit.fake.rules.core import Meta
-from bytejit.fake.tensor import DataDependent, Fake
+from bytejit.fake.tensor import DataDependent
 from bytejit.guards.sources import Attr, Called, TensorGrad
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, Lazy, MethodVar, TensorVar, Var
+from bytejit.tracer.torch.conjugate_views import is_read_conjugated
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
@@ -143,26 +143,6 @@ def is_view(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(v, TensorVar) and v.source is not None:
         return Lazy(v.real._is_view(), Called(Attr(v.source, "_is_view")))
     raise Break("whether a tensor of the region is a view")
-
-
-def is_read_conjugated(node: fx.Node) -> bool:
-    """Whether a complex value is a view that torch conjugates when it is read. Raises: Break where that is not known."""
-    fake = node.meta.get("val")
-    if node.op == "placeholder" or not isinstance(fake, Fake):  # an input that is breaks where it is read
-        return False
-    bases = [n for n in node.all_input_nodes if any(v.m.store is fake.m.store for v in fakes_in(n.meta.get("val")))]
-    if not bases:
-        return False
-    if len(bases) > 1 or not isinstance(bases[0].meta["val"], Fake) or not bases[0].meta["val"].is_complex():
-        raise Break("whether a complex tensor of the region is conjugated when it is read")
-    return is_read_conjugated(bases[0]) is not (called_name(node) in FLIPS)
-
-
-def fakes_in(value: object) -> list[Fake]:
-    """The fakes of a node's value."""
-    if isinstance(value, (list, tuple)):
-        return [f for v in value for f in fakes_in(v)]
-    return [value] if isinstance(value, Fake) else []
 
 
 def conjugated(t: Tracer, v: Var) -> bool:

@@ -29,6 +29,7 @@ from bytejit.tracer.sizes.numbers import numbers_in
 from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
 from bytejit.tracer.sizes.unit_strides import READERS
 
+from . import conjugate_views
 from .float_parameters import as_floats
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
@@ -269,7 +270,7 @@ class Tensors(Component):
                 raise Break(f"an operation that makes a {type(result).__name__}")
             var = TensorVar(node, result)
             self.t.by_fake[id(result)] = var
-            return var
+            return conjugate_views.of_hidden(self.t, var) if result.conjugated else var
         if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
             items: list[Var] = []
             for i, part in enumerate(result):
