@@ -8,6 +8,7 @@ import heapq
 import json
 import logging
 import re
+import string
 import struct
 
 from .harness import F, case, program
@@ -159,3 +160,28 @@ def test_scanner(x):
     """Pattern.scanner, whose calls go on from one another"""
     steps = re.compile(r"\d").scanner("a1b2")
     return x + int(steps.search().group()), steps.search().group()
+
+
+@case(F(4), graphs=1)
+def test_substitutions(x):
+    """re.sub with functions made in the region, empty matches, bytes, None; string.Template"""
+    n = x.shape[0]
+    made = string.Template("$a b ${c} $$").substitute(a="qq", c=n)
+    empty = re.sub("x*", lambda m: "-", "abxd"), re.subn("x*", lambda m: f"{m.start()}{n}", "abxd")
+    return (
+        x * n,
+        made,
+        empty,
+        re.sub(b"x", lambda m: b"yy", b"axa"),
+        re.sub("x", lambda m: None, "axx"),
+        re.sub("(x)", r"\1\1", "ax"),
+    )
+
+
+@case(F(4), graphs=1)
+def test_a_substitution_that_is_no_text(x):
+    """re.sub with a function that gives a number: in re's words"""
+    try:
+        return x, re.sub("x", lambda m: 3, "axx")
+    except TypeError as e:
+        return x + 1, str(e)

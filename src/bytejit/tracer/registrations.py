@@ -12,6 +12,7 @@ from bytejit.tracer.builtins import (
     lazy_iterators,
     namespaces,
     numbers,
+    patterns,
     polyfills,
     sequences,
     sets,

@@ -21,9 +21,11 @@ from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Called
-from bytejit.tracer.core.constants import NotConstant, to_python
+from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
+from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.models import CALLED, MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -65,8 +67,6 @@ PURE_FUNCTIONS: list[Callable] = [
     re.match,
     re.fullmatch,
     re.search,
-    re.sub,
-    re.subn,
     re.split,
     re.findall,
     re.escape,
@@ -102,6 +102,16 @@ def real_object(t: Tracer, v: Var) -> Any:
     return to_python(t, v, classes=True)
 
 
+OF_OBJECTS = ("inspect", "typing", "operator", "_operator", "torch._C._nn")  # these ask about what they get, or keep it
+
+
+def _asks_nothing(obj: Any) -> bool:
+    """Whether a library function that takes an object runs no code of the program's."""
+    if type(obj) in (list, tuple, set, frozenset):
+        return all(map(_asks_nothing, obj))
+    return is_constant(obj) or not isinstance(obj, types.FunctionType) and is_library(type(obj).__module__)
+
+
 def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """function(*args, **kwargs) on real objects, at trace time. Raises: Break, Raised."""
     try:
@@ -109,6 +119,10 @@ def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, 
         real_kwargs = {k: real_object(t, v) for k, v in kwargs.items()}
     except NotConstant as e:
         raise Break(f"a call of {describe(function)} with {e}") from None
+    given: tuple[Any, ...] = (*real_args, *real_kwargs.values())
+    plain = special_cases.module_of(function) in OF_OBJECTS or all(map(_asks_nothing, given))
+    if not plain or function is inspect.unwrap and given[1:]:
+        raise Break(f"a call of {describe(function)}, which may run code of the program's")
     return t.calls.folded(function, real_args, real_kwargs)
 
 
