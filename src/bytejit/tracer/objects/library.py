@@ -11,7 +11,6 @@ import inspect
 import operator
 import os
 import re
-import sys
 import textwrap
 import types
 import typing
@@ -23,7 +22,8 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.guards.kinds import SizeCondition
-from bytejit.guards.sources import Called
+from bytejit.guards.references import Ref
+from bytejit.guards.sources import Attr, Called, Computed
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.models import CALLED, MODELS, models
@@ -80,9 +80,7 @@ PURE_FUNCTIONS: list[Callable] = [
     os.path.dirname,
     os.path.splitext,
     os.path.normpath,
-    os.path.abspath,
     os.path.isabs,
-    sys.getrecursionlimit,
 ]
 # C functions whose results hold for as long as the process runs
 PURE_C_TYPES = (re.Pattern, re.Match, inspect.Signature)
@@ -112,6 +110,11 @@ def _asks_nothing(obj: Any) -> bool:
     return is_constant(obj) or not isinstance(obj, types.FunctionType) and is_library(type(obj).__module__)
 
 
+def said_signature(function: types.FunctionType) -> Any:
+    """The signature that a function was given in place of its own."""
+    return function.__dict__.get("__signature__")
+
+
 def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """function(*args, **kwargs) on real objects, at trace time. Raises: Break, Raised."""
     try:
@@ -123,6 +126,11 @@ def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, 
     plain = special_cases.module_of(function) in OF_OBJECTS or all(map(_asks_nothing, given))
     if not plain or function is inspect.unwrap and given[1:]:
         raise Break(f"a call of {describe(function)}, which may run code of the program's")
+    for v in map(t.values.real, (*args, *kwargs.values())):
+        if isinstance(v, FuncVar) and v.real is not None and v.source is not None:
+            for name in ("__defaults__", "__kwdefaults__"):
+                t.guard("ID_IS", Attr(v.source, name), getattr(v.real, name))
+            t.guard("ID_IS", Computed(Ref(said_signature), (v.source,)), said_signature(v.real))
     return t.calls.folded(function, real_args, real_kwargs)
 
 

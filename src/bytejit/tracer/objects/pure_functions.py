@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import types
 from typing import Any
 
@@ -49,6 +50,7 @@ PURE_BUILTINS = {
     sum,
     tuple,
     bytes.maketrans,
+    sys.intern,
     os.fspath,
     str.maketrans,
 }
