@@ -21,6 +21,9 @@ for folder in (ROOT / "src", ROOT / "benchmarks", ROOT):
 os.environ.setdefault("BYTEJIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "bytejit"))
 os.environ.setdefault("BYTEJIT_SUPPRESS_ERRORS", "0")
 os.environ.setdefault("BYTEJIT_CHECK_PASSES", "1")
+# Threads that wait for work would keep the cores from the other processes of the run: 5 times as long on 2 cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 
 import torch  # noqa: E402
@@ -40,6 +43,7 @@ with contextlib.suppress(ImportError):  # a GPU machine's Python may lack it
     )
     hypothesis.settings.load_profile("same")
 
+THREADED = ("codegen", "kernels")  # tests in these folders run with two threads
 GOLDEN = ROOT / "tests" / "golden"
 # much work in few tests: begun first where several processes share the files, or one works on them alone at the end
 LONG = ("test_examples.py", "test_fuzz.py", "test_wheel.py")
@@ -66,6 +70,12 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     """Names of tests hold no address: they are the same in every process that collects them."""
     text = str(val) if isinstance(val, (type, Callable)) else ""
     return getattr(val, "__name__", argname) if " at 0x" in text else None
+
+
+@pytest.fixture(autouse=True)
+def threads_of_torch(request: pytest.FixtureRequest) -> None:
+    """One thread, but where the loops of kernels themselves are tested."""
+    torch.set_num_threads(2 if request.path.parent.name in THREADED else 1)
 
 
 @pytest.fixture(autouse=True)
