@@ -76,6 +76,7 @@ READERS = {
     "any",
     "all",
 }
+INDICES = (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64)  # of an array that indexes a tensor
 LARGEST = 4096  # items of an array that becomes a tensor of the graph
 
 
@@ -149,6 +150,17 @@ class Arrays(Component):
             options = {**options, "dtype": Known(torch.get_default_dtype() if float in kinds else torch.int64)}
         ones = [self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
         return self.t.tensors.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
+
+    def as_index(self, v: ArrayVar) -> Var:
+        """A tensor for an array that indexes a tensor: torch takes it as one of int64 where it holds integers. Others, and
+        arrays without dims, stay as they are."""
+        if type(v) is TensorArrayVar and v.cls is not numpy_types.ARRAY:
+            return v
+        of = self.t.traced_arrays.tensor(v).fake if type(v) is TensorArrayVar else numpy_types.as_tensor(v.array)
+        if of is None or not of.dim() or of.dtype not in INDICES:
+            return v
+        made = self.t.calls.call_python(torch.tensor, [v])
+        return made if of.dtype in (torch.int64, torch.bool) else self.t.calls.call_python(torch.Tensor.long, [made])
 
     def array_to_tensor(self, v: ArrayVar) -> list:
         """The items as nested lists, for a tensor of the graph. Raises: Break."""

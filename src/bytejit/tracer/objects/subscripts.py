@@ -116,7 +116,9 @@ class Subscripts(Component):
         raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object is not subscriptable"))
 
     def plain_index(self, key: Var) -> Var:
-        """A tensor's index with what __index__ says in place of the instances that have one."""
+        """A tensor's index with what __index__ says in place of the instances that have one, and tensors in place of arrays."""
+        if isinstance(key, ArrayVar):
+            return self.t.numpy_arrays.as_index(key)
         if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
             if self.t.attributes.of_class(key.cls, "__getitem__") is not None:
                 raise Break(f"a tensor indexed by a {key.cls.__name__}, which torch may take for a sequence")
@@ -124,7 +126,7 @@ class Subscripts(Component):
         if (
             isinstance(key, SeqVar)
             and key.cls is tuple
-            and any(isinstance(self.t.values.real(k), InstanceVar) for k in key.items)
+            and any(isinstance(self.t.values.real(k), (InstanceVar, ArrayVar)) for k in key.items)
         ):
             return SeqVar([self.plain_index(self.t.values.real(k)) for k in key.items], tuple)
         return key
