@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -168,18 +170,49 @@ def test_a_graph_that_raises_draws_once() -> None:
         assert outcome(compiled, seed)[:2] == outcome(f, seed)[:2]
 
 
-def test_a_generator_of_the_programs_own() -> None:
-    own = random.Random(3)
+class Noise(torch.nn.Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
 
-    def f(x):
-        return x * own.random() + own.randint(1, 5)
+    def forward(self, x):
+        return x * self.rng.random() + self.rng.randint(1, 5) * random.random()
+
+
+def test_a_generator_of_the_programs_own() -> None:
+    noise, same = Noise(3), Noise(3)
+    compiled = bytejit.compile(noise, backend="eager", fullgraph=True)
+    for _ in range(3):
+        state = random.getstate()
+        want = same(torch.ones(2))
+        random.setstate(state)
+        assert torch.equal(compiled(torch.ones(2)), want) and noise.rng.getstate() == same.rng.getstate()
+    noise.rng, same.rng = random.Random(9), random.Random(9)
+    state = random.getstate()
+    want = same(torch.ones(2))
+    random.setstate(state)
+    assert torch.equal(compiled(torch.ones(2)), want) and noise.rng.getstate() == same.rng.getstate()
+
+
+def test_two_generators_that_change_places() -> None:
+    def f(x, first, second):
+        return x * first.random() - second.uniform(1, 2)
 
     compiled = bytejit.compile(f, backend="eager")
-    for _ in range(3):
-        state = own.getstate()
-        want, after = f(torch.ones(2)), own.getstate()
-        own.setstate(state)
-        assert torch.equal(compiled(torch.ones(2)), want) and own.getstate() == after
+    pair, same = ([random.Random(k) for k in (1, 2)] for _ in range(2))
+    for order in ((0, 1), (1, 0), (0, 0)):
+        want = f(torch.ones(2), *(same[k] for k in order))
+        assert torch.equal(compiled(torch.ones(2), *(pair[k] for k in order)), want)
+        assert [g.getstate() for g in pair] == [g.getstate() for g in same]
+
+
+def test_a_generator_is_not_kept_alive() -> None:
+    noise = Noise(3)
+    compiled, gone = bytejit.compile(lambda x, rng: x * rng.random(), backend="eager"), weakref.ref(noise.rng)
+    compiled(torch.ones(2), noise.rng)
+    del noise
+    gc.collect()
+    assert gone() is None
 
 
 def test_randint_in_the_words_of_random() -> None:

@@ -7,6 +7,7 @@ they stood before.
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Draw:
-    """function(*args), which draws from a generator."""
+    """function(*args), which draws from a generator: from `generator`, which is the first argument if `bound`. It is one that all
+    share, or a weak reference to the program's, which a guard knows."""
 
     function: Callable
     args: tuple
     generator: Any
+    bound: bool
+
+    def source(self) -> Any:
+        """The generator."""
+        return self.generator() if isinstance(self.generator, weakref.ref) else self.generator
+
+    def __call__(self) -> Any:
+        return self.function(self.source(), *self.args) if self.bound else self.function(*self.args)
 
 
 def state_of(generator: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -28,18 +38,22 @@ def state_of(generator: Any) -> tuple[Callable[[Any], Any], Any]:
     return generator.set_state, generator.get_state()
 
 
+def states_of(draws: Sequence[Draw]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """`state_of` of each generator."""
+    return [state_of(g) for g in {id(g): g for g in (draw.source() for draw in draws)}.values()]
+
+
 def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Callable:
     """A graph that draws its inputs at `places`, which ascend, itself.
 
     Cost: 8 us a call for the state of Python's generator.
     """
-    generators = list({id(d.generator): d.generator for d in draws}.values())
 
     def run(*inputs: Any) -> Any:
-        put_back = [state_of(g) for g in generators]
+        put_back = states_of(draws)
         try:
             given = list(inputs)
-            for place, value in zip(places, [d.function(*d.args) for d in draws]):
+            for place, value in zip(places, [draw() for draw in draws]):
                 given.insert(place, value)
             return graph(*given)
         except BaseException:
@@ -52,9 +66,9 @@ def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Ca
 
 def peeked(draws: Sequence[Draw]) -> list:
     """The numbers that these calls will draw, which are not drawn."""
-    put_back = [state_of(g) for g in {id(d.generator): d.generator for d in draws}.values()]
+    put_back = states_of(draws)
     try:
-        return [d.function(*d.args) for d in draws]
+        return [draw() for draw in draws]
     finally:
         for setter, state in put_back:
             setter(state)

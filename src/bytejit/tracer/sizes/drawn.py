@@ -1,4 +1,4 @@
-"""Random numbers of Python's and NumPy's own generators that operations of the region use: they are drawn before the graph runs,
+"""Random numbers of Python's and NumPy's generators that operations of the region use: they are drawn before the graph runs,
 and are inputs of it.
 
 As long as nothing in the region uses a number, it is drawn when the region ends (core/deferred_calls.py). What the program
@@ -8,6 +8,7 @@ decides by one (a branch, a key, how often to loop) breaks the graph before it.
 from __future__ import annotations
 
 import random
+import weakref
 from typing import Any
 
 from bytejit.compat import numpy_types
@@ -66,13 +67,18 @@ class DrawnNumbers(Component):
             return None
         if of.real is PYTHONS or numpy_types.is_shared_generator(of.real):
             return of.real
+        if type(of.real) is random.Random and of.source is not None:
+            return of.real
         raise Break("a random number of a generator of the program's used in the region")
 
     def _drawn(self, v: DeferredVar, generator: Any) -> SymVar:
         if self.t.program_operators.reaches:
             raise Break("a random number used in the region after a call of the program's own operator, which may draw some, too")
         given = tuple(a.obj for a in v.args if isinstance(a, Known))
-        draw = Draw(v.function, (generator, *given) if v.args else (), generator)
+        shared = generator is PYTHONS or numpy_types.is_shared_generator(generator)
+        if not shared:
+            self.t.guard("ID_IS", v.args[0].source, generator)
+        draw = Draw(v.function, given, generator if shared else weakref.ref(generator), bool(v.args))
         value = self.t.sizes.drawn_symbol(Drawn(len(self.draws)), peeked([*self.draws, draw])[-1])
         self.draws.append(draw)
         return SymVar(value)
