@@ -32,6 +32,21 @@ def _arguments(schema: Any, skip: int = 0) -> list[str]:
     return [str(a.type) for a in schema.arguments[skip:] if not a.is_out]
 
 
+FACTORY = frozenset({"dtype", "layout", "device", "pin_memory"})  # what a factory takes from out= where that is given
+
+
+def _arguments_of_factory(schema: Any) -> list[str] | None:
+    """The types of a factory's arguments without those that out= stands for; None for what is no factory."""
+    if not {a.name for a in schema.arguments} >= FACTORY or any("Tensor" in str(a.type) for a in schema.arguments):
+        return None
+    return [str(a.type) for a in schema.arguments if a.name not in FACTORY]
+
+
+def as_out(func: OpOverload, dtype: torch.dtype, device: torch.device) -> dict[str, object]:
+    """The options with which a factory makes a tensor like its out=; none for an operator that is no factory."""
+    return {} if _arguments_of_factory(func._schema) is None else {"dtype": dtype, "device": device}
+
+
 @cache
 def functional_of(func: OpOverload) -> OpOverload:
     """The op that returns what `func` (in-place, or with out=) writes. Raises: CannotNormalise when torch
@@ -49,7 +64,7 @@ def functional_of(func: OpOverload) -> OpOverload:
         names = packet.overloads()
         for overload in sorted(names, key=lambda n: n != schema.overload_name):
             op = getattr(packet, overload)
-            if not op._schema.is_mutable and _arguments(op._schema) == wanted:
+            if not op._schema.is_mutable and wanted in (_arguments(op._schema), _arguments_of_factory(op._schema)):
                 return op
     raise CannotNormalise(f"{func}: torch has no functional form of it")
 

@@ -27,6 +27,7 @@ from .mutation import (
     REFUSED,
     RESHAPING,
     CannotNormalise,
+    as_out,
     fitted,
     functional_of,
     same_stride,
@@ -250,7 +251,8 @@ def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
         raise CannotNormalise(f"{func}: writes into a list of tensors")
     rest = {k: v for k, v in kwargs.items() if k not in outs}
     inner = args[: sum(not a.is_out and i < len(args) for i, a in enumerate(schema.arguments))]
-    news = rec.record(functional_of(func), inner, rest)
+    op = functional_of(func)
+    news = rec.record(op, inner, rest | as_out(op, targets[0].m.dtype, targets[0].m.device))
     infer(func, args, kwargs)
     for target, new in zip(targets, news if isinstance(news, (list, tuple)) else (news,)):
         _holds(func, target, new)
