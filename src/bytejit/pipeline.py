@@ -188,7 +188,8 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     """Backend and entry function of a trace."""
     point, backend = state.point.id, _backend(function)
     runs_once = not (found.effects or found.written or found.restore or found.catches)
-    failed = exit_of_failed_graph(function, point, found.restore, is_own(backend), runs_once)
+    report = report_of(found.graph) if found.graph is not None and not found.tried else None
+    failed = exit_of_failed_graph(function, point, found.restore, is_own(backend), runs_once, report)
     env = {"MISS": MISS, "own_exit": failed, "here": point, **found.env}
     if found.restore:
         env["undo"] = functools.partial(call_all, found.restore)

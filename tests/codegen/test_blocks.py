@@ -168,10 +168,8 @@ def test_old_gradients_outlive_a_call_that_fails(small_blocks: None) -> None:
 
 
 # ---- no memory ------------------------------------------------------------------------------------------------------
-@pytest.mark.triton
-@interpreted
-def test_a_step_is_whole_wherever_memory_ends(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original code runs in place of a call that finds none: nothing may have been written by then"""
+def allocations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many allocations of calls are left before one finds no memory."""
     left = [1000]
 
     def counted(new: Callable) -> Callable:
@@ -188,6 +186,14 @@ def test_a_step_is_whole_wherever_memory_ends(small_blocks: None, monkeypatch: p
     monkeypatch.setattr(
         call.CudaPrinter, "bind", lambda self, name, value: names(self, name, counted(value) if name == "block" else value)
     )
+    return left
+
+
+@pytest.mark.triton
+@interpreted
+def test_a_step_is_whole_wherever_memory_ends(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original code runs in place of a call that finds none: nothing may have been written by then"""
+    left = allocations(monkeypatch)
     model = Net().eval()
     other = copy.deepcopy(model)
     opt, adam = (torch.optim.Adam(m.parameters(), 1e-2) for m in (model, other))
@@ -207,3 +213,59 @@ def test_a_step_is_whole_wherever_memory_ends(small_blocks: None, monkeypatch: p
         assert left[0] <= 0
     torch.testing.assert_close(list(other.parameters()), list(model.parameters()), rtol=1e-3, atol=1e-4)
     assert sum(bytejit.counters["fallbacks"].values()) == len(range(1, many, 3))
+
+
+@pytest.mark.triton
+@interpreted
+def test_what_is_written_early_is_not_written_twice(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program gets the error: its code cannot run again"""
+
+    def adds(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return layers(x / 100, w).sum()
+
+    left, x, w = allocations(monkeypatch), torch.zeros(16, 16), torch.randn(16, 16)
+    fn = bytejit.compile(adds, options={"interpret": True})
+    fn(x, w)
+    began = left[0]
+    fn(x, w)
+    many = began - left[0]
+    assert many > 5
+    for at in range(1, many + 1):
+        left[0] = at
+        before = x.clone()
+        with pytest.raises(torch.OutOfMemoryError):
+            fn(x, w)
+        assert torch.equal(x, before) or torch.equal(x, before + 1)
+    before = x.clone()
+    fn(x, w)
+    assert torch.equal(x, before + 1)
+
+
+@pytest.mark.triton
+@interpreted
+@pytest.mark.parametrize("catches", [False, True])
+def test_who_gets_the_error(small_blocks: None, monkeypatch: pytest.MonkeyPatch, catches: bool) -> None:
+    """A handler within the function does, though what is written early is then written twice"""
+
+    def plain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x.clamp_(0, 1)
+            return layers(x * 0.5, w).sum()
+
+    def catching(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        try:
+            return plain(x, w)
+        except torch.OutOfMemoryError:
+            return w.sum()
+
+    left, x, w = allocations(monkeypatch), torch.ones(16, 16), torch.randn(16, 16)
+    fn = bytejit.compile(catching if catches else plain, options={"interpret": True})
+    want = fn(x, w)
+    left[0] = 3
+    if catches:
+        torch.testing.assert_close(fn(x, w), want)
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            fn(x, w)
+    torch.testing.assert_close(fn(x, w), want)

@@ -20,7 +20,7 @@ from bytejit.codegen.libraries.pass_list import choose_libraries
 from bytejit.codegen.libraries.stride_feedback import foreseen, relaid
 from bytejit.codegen.loops.check import check_loops, check_plan
 from bytejit.codegen.loops.lower import lower
-from bytejit.codegen.loops.plan import Plan
+from bytejit.codegen.loops.plan import Plan, writes_early
 from bytejit.codegen.loops.text import text
 from bytejit.codegen.passes import Journal, Stage, run_passes
 from bytejit.common import logs, registry
@@ -157,6 +157,7 @@ class Compiled:
             self.journal.stages += [("kernel", made.source, target.suffix), ("call", made.call_source, ".py")]
         report = report_of(self.gm)
         report.stats, report.lower_seconds, report.plan = made.stats, lowered, plan if self.texts else None
+        report.writes_early |= writes_early(plan)
         report.stages, report.pass_seconds = list(self.journal.stages), dict(self.journal.seconds)
         if made.library_results is None:
             return made.call, made.numbers

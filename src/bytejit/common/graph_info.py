@@ -51,6 +51,7 @@ class Report:
     stages: list[tuple[str, str, str]] = field(default_factory=list)  # files of the debug folder: (name, text, suffix)
     saved: list[str] = field(default_factory=list)  # what is saved for the backward pass, a line a graph
     writes_last: weakref.ref | None = None  # what runs it, where that has written nothing when it raises
+    writes_early: bool = False  # what runs it may have written an input when it finds no memory
     cudagraphs: list[str] = field(default_factory=list)  # what became of its recordings, each thing once
 
 

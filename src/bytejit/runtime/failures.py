@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import interrupts, logs, registry
+from bytejit.common.graph_info import Report
 from bytejit.errors import BadSetting, DeviceFault, Unsupported, note_place
 from bytejit.options import Options
 
@@ -63,13 +64,19 @@ def leave_uncompiled(function: CompiledFunction, reason: str) -> NotCompiled:
 
 
 def exit_of_failed_graph(
-    function: CompiledFunction, point: int, restore: tuple[tuple[Callable, tuple], ...], own_backend: bool, runs_once: bool
+    function: CompiledFunction,
+    point: int,
+    restore: tuple[tuple[Callable, tuple], ...],
+    own_backend: bool,
+    runs_once: bool,
+    report: Report | None = None,
 ) -> Callable[[BaseException, Args], Exit]:
     """What an entry returns when its graph raises: the original code runs on from the site, and raises itself.
 
     What a backend of the program's raises, and its own Python code in a graph, reaches the program; the latter by the
-    original code where the region has other effects or may catch it (`runs_once` is False). restore: calls that put back
-    the state that the graph set.
+    original code where the region has other effects or may catch it (`runs_once` is False). That a GPU has no memory reaches the
+    program where inputs may have been written by then. restore: calls that put back the state that the graph set. report: the
+    graph's; None where the region may catch errors.
     """
     doing = logs.ran_place(function.settings.backend)
 
@@ -80,6 +87,8 @@ def exit_of_failed_graph(
             return flat, point
         if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
             raise error  # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
+        if report is not None and report.writes_early and isinstance(error, torch.OutOfMemoryError):
+            raise error
         owner = owner_of(error)
         if runs_once and owner in (CALLED, PROGRAM) or not own_backend and owner in (PROGRAM, BYTEJIT):
             raise error if own_backend or owner == CALLED else note_place(error, doing, function.where)

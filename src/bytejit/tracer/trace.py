@@ -71,6 +71,7 @@ class Trace:
     modes: bool = False  # whether torch function modes were active around the call
     by_value: bool = False  # values of tensors among the arguments were taken as constants
     catches: bool = False  # whether the region catches exceptions of the program's own code in the graph
+    tried: bool = False  # whether it may catch an error of an operation
     effects: tuple[str, ...] = ()  # objects from outside that the region changes, other than tensors' data
     only_looked_at: tuple[Source, ...] = ()  # what the guards fetch, and nothing behind them reads
 
@@ -187,6 +188,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         by_value=t.by_value,
         asked=t.asked,
         catches=t.catches,
+        tried=t.tried,
         effects=effects_of(t),
         draws=tuple(t.drawn.draws),
         only_looked_at=tuple(TensorGrad(t.inputs[i].origin) for _, i in new_grads),

@@ -10,9 +10,8 @@
 Launches between two library calls are one run. The arena comes from torch's allocator. A small one is kept between calls, one
 for each stream: work on one stream runs in order, so that the next call on it may overwrite the arena. For the same reason a
 tensor may be freed as soon as its last reader is launched. A large arena is made of blocks, which are allocated and freed so
-(`blocks.py`). What a row needs is allocated before it: behind the last library call nothing fails any more once an input is
-written. While the program records a CUDA graph, the arena is allocated in that graph's memory, which lives as long as the
-graph. An error that a kernel finds is written to the fault word, which lies in
+(`blocks.py`). What a row needs is allocated before it. While the program records a CUDA graph, the arena is allocated in that
+graph's memory, which lives as long as the graph. An error that a kernel finds is written to the fault word, which lies in
 the host's memory, and is raised at the next call.
 
 `rows_of` joins the launches between two library calls to a `LaunchRow`; `kernels/build_triton.py` compiles and loads them;

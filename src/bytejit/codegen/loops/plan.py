@@ -108,3 +108,10 @@ class Machine:
     threads: int = 1
     vector_bytes: int = 32
     cache_bytes: int = 512 * 1024
+
+
+def writes_early(plan: Plan) -> bool:
+    """Whether a kernel writes an input before a library is called, or memory is allocated, that may be lacking."""
+    inputs = {b for b in plan.inputs if b is not None}
+    first = next((i for i, s in enumerate(plan.steps) if isinstance(s, Call) and inputs & {*s.writes}), len(plan.steps))
+    return any(isinstance(s, ExternCall) for s in plan.steps[first:])

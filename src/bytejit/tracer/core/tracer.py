@@ -100,6 +100,7 @@ class Tracer:
         self.external_ranges: list[int] = []  # of managers made outside that are open: the steps at which they were entered
         self.ranges = 0  # the region's number among those that open ranges of a profiler
         self.catches = False  # whether an exception of the program's own code in the graph may be caught in the region
+        self.tried = False  # whether an error of an operation may be
         self.break_where: Where | None = None
         self.guards.add_state()
 

@@ -219,16 +219,21 @@ class Tensors(Component):
         node.meta["where"] = self.where()
         if self.t.sizes.manner is not None:
             node.meta["manner"], self.t.sizes.manner = self.t.sizes.manner, None
+        self.t.tried = self.t.tried or self.in_try(managers=False)
         if method is None and is_program_code(fn):
             self.t.catches = self.t.catches or self.in_try()
         return node
 
-    def in_try(self) -> bool:
-        """Whether a handler of the code that is traced catches what the present instruction raises."""
+    def in_try(self, managers: bool = True) -> bool:
+        """Whether a handler of the code that is traced catches what the present instruction raises. managers: the handlers of
+        context managers count; else not where the function has no others."""
         frame = self.t.frame
         while frame is not None:
-            if frame.decoded.handlers[frame.decoded.ins[frame.ip].index] is not None:
-                return True
+            ins, handlers = frame.decoded.ins, frame.decoded.handlers
+            if handlers[ins[frame.ip].index] is not None:
+                begins = [[i.op for i in ins[h[0] : h[0] + 2]] for h in set(handlers) if h is not None]
+                if managers or any(a == "PUSH_EXC_INFO" and b != "WITH_EXCEPT_START" for a, b in begins):
+                    return True
             frame = frame.parent
         return False
 
