@@ -55,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-ambient", action="store_true", help="all programs of tests/programs/test_ambient.py")
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a module draws while it is imported is the same in every run."""
+    if isinstance(collector, pytest.Module):
+        torch.manual_seed(zlib.crc32(collector.path.name.encode()))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # of pytest-xdist, which hands out whole files in this order: `make test`
         many = Counter(item.path for item in items)
