@@ -34,13 +34,7 @@ class Dependencies:
     def join(self, first: int, second: int) -> None:
         """Merge the first into the second. Neither may need the other through a third step."""
         low, high = sorted((first, second), key=self.at.__getitem__)
-        down = self._within(low, self.after, self.at[low], self.at[high])
-        up = self._within(high, self.before, self.at[low], self.at[high])
-        places = sorted(self.at[i] for i in (*up, low, high, *down))
-        for i, place in zip((*up, second), places):
-            self.at[i] = place
-        for i, place in zip(reversed(down), reversed(places)):
-            self.at[i] = place
+        self.put_together(low, high, second)
         for old, back in ((self.before, self.after), (self.after, self.before)):
             for other in old.pop(first):
                 back[other].discard(first)
@@ -48,6 +42,23 @@ class Dependencies:
                     back[other].add(second)
                     old[second].add(other)
         del self.at[first]
+
+    def put_together(self, low: int, high: int, both: int) -> None:
+        """Give `both` a place in the order that fits both steps, of which `low` comes first. Others are moved only where between
+        the two lie a step that needs `low` and one that `high` needs."""
+        begin, end = self.at[low], self.at[high]
+        if not any(begin < self.at[i] < end for i in self.after[low]):
+            self.at[both] = end
+        elif not any(begin < self.at[i] < end for i in self.before[high]):
+            self.at[both] = begin
+        else:
+            down = self._within(low, self.after, begin, end)
+            up = self._within(high, self.before, begin, end)
+            places = sorted(self.at[i] for i in (*up, low, high, *down))
+            for i, place in zip((*up, both), places):
+                self.at[i] = place
+            for i, place in zip(reversed(down), reversed(places)):
+                self.at[i] = place
 
     def _within(self, start: int, steps: dict[int, set[int]], low: int, high: int) -> list[int]:
         """The steps that can be reached from `start` and whose positions are between `low` and `high`, in order of position."""

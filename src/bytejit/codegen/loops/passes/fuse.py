@@ -215,8 +215,9 @@ class Merger:
 
     def bytes(self, names: set[str]) -> int:
         """Bytes of some buffers."""
-        for n in names - self.sizes.keys():
-            self.sizes[n] = bytes_of(self.buffers[n])
+        for n in names:
+            if n not in self.sizes:
+                self.sizes[n] = bytes_of(self.buffers[n])
         return sum(self.sizes[n] for n in names)
 
     def merge_pair(self, first: StepNode, second: StepNode) -> bool:
