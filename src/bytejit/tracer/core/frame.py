@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import types
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from types import CodeType
 from typing import Any
 
@@ -41,6 +43,15 @@ class Decoded:
     index_at: dict[int, int]
     handlers: tuple
     body: int  # index of the first RESUME, where the set-up of cells ends
+
+    def is_managers(self, handler: int) -> bool:
+        """Whether the handler at an index is that of a `with`, which calls `__exit__` with the exception."""
+        return self.ins[handler + 1].op == "WITH_EXCEPT_START"
+
+    @cached_property
+    def catches(self) -> bool:
+        """Whether it has a handler that is not that of a `with`."""
+        return any(a.op == "PUSH_EXC_INFO" and not self.is_managers(i) for i, (a, _) in enumerate(pairwise(self.ins)))
 
 
 _decoded: IdentityMap[Decoded] = IdentityMap()  # owner: decode; size: one a living code; goes with the code

@@ -87,7 +87,7 @@ def only_raises(decoded: Decoded, start: int) -> bool:
         seen.add(index)
         ins = decoded.ins[index]
         if ins.op in ("RAISE_VARARGS", "RERAISE"):
-            if (handler := decoded.handlers[index]) is not None and decoded.ins[handler[0] + 1].op != "WITH_EXCEPT_START":
+            if (handler := decoded.handlers[index]) is not None and not decoded.is_managers(handler[0]):
                 todo.append(handler[0])
             continue
         if ins.op.startswith(("RETURN", "YIELD", "SEND")) or len(seen) > MOST_INSTRUCTIONS:

@@ -229,11 +229,9 @@ class Tensors(Component):
         context managers count; else not where the function has no others."""
         frame = self.t.frame
         while frame is not None:
-            ins, handlers = frame.decoded.ins, frame.decoded.handlers
-            if handlers[ins[frame.ip].index] is not None:
-                begins = [[i.op for i in ins[h[0] : h[0] + 2]] for h in set(handlers) if h is not None]
-                if managers or any(a == "PUSH_EXC_INFO" and b != "WITH_EXCEPT_START" for a, b in begins):
-                    return True
+            decoded = frame.decoded
+            if decoded.handlers[decoded.ins[frame.ip].index] is not None and (managers or decoded.catches):
+                return True
             frame = frame.parent
         return False
 
