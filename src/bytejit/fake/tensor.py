@@ -386,3 +386,10 @@ def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
 # Assigned here, because TorchDispatchMode wraps a method in the class body with code that imports torch._dynamo.
 setattr(FakeMode, "__torch_dispatch__", _dispatch)
 WAYS = Ways(Fake, make, fake_like, FakeMode)
+
+
+def fakes_in(value: object) -> list[Fake]:
+    """The fakes among a node's results."""
+    if isinstance(value, (list, tuple)):
+        return [f for v in value for f in fakes_in(v)]
+    return [value] if isinstance(value, Fake) else []

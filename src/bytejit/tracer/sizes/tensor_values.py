@@ -17,7 +17,7 @@ import torch
 
 from bytejit.common.graph_modules import module_of
 from bytejit.common.identity import IdentityMap
-from bytejit.fake.tensor import Fake, was_written
+from bytejit.fake.tensor import Fake, fakes_in, was_written
 from bytejit.guards.kinds import ComputedItems
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.tracer.core.component import Component
@@ -175,7 +175,7 @@ class TensorValues(Component):
             if name not in WRITES and not _small(value, True):
                 return None
             todo.extend(node.all_input_nodes)
-            for made in _fakes(value):
+            for made in fakes_in(value):
                 if was_written(made):
                     writers = self._writers(made)
                     if writers is None:
@@ -189,7 +189,7 @@ class TensorValues(Component):
         """The nodes that write into the storage of a tensor made in the region; None where that is not known of a node."""
         writers = []
         for node in self.t.graph.nodes:
-            if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in _fakes(n.meta.get("val"))):
+            if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in fakes_in(n.meta.get("val"))):
                 continue
             if called(node) in WRITES:
                 writers.append(node)
@@ -297,13 +297,6 @@ def _few_floats(fake: Any) -> bool:
 def called(node: torch.fx.Node) -> str:
     """The name of a node's operation."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-
-
-def _fakes(value: Any) -> list:
-    """The fakes among a node's results."""
-    if isinstance(value, (tuple, list)):
-        return [f for v in value for f in _fakes(v)]
-    return [value] if isinstance(value, Fake) else []
 
 
 def _in_rows(value: torch.Tensor) -> bool:

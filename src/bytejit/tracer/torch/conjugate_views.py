@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from bytejit.common.graph_calls import FLIPS, called_name
-from bytejit.fake.tensor import Fake
+from bytejit.fake.tensor import Fake, fakes_in
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar
@@ -24,13 +24,6 @@ def is_read_conjugated(node: fx.Node) -> bool:
     if len(bases) > 1 or not isinstance(bases[0].meta["val"], Fake) or not bases[0].meta["val"].is_complex():
         raise Break("whether a complex tensor of the region is conjugated when it is read")
     return is_read_conjugated(bases[0]) is not (called_name(node) in FLIPS)
-
-
-def fakes_in(value: object) -> list[Fake]:
-    """The fakes of a node's value."""
-    if isinstance(value, (list, tuple)):
-        return [f for v in value for f in fakes_in(v)]
-    return [value] if isinstance(value, Fake) else []
 
 
 def of_hidden(t: Tracer, v: TensorVar) -> TensorVar:
