@@ -43,6 +43,12 @@ def states_of(draws: Sequence[Draw]) -> list[tuple[Callable[[Any], Any], Any]]:
     return [state_of(g) for g in {id(g): g for g in (draw.source() for draw in draws)}.values()]
 
 
+def put_back(states: Sequence[tuple[Callable[[Any], Any], Any]]) -> None:
+    """Generators as they stood."""
+    for setter, state in states:
+        setter(state)
+
+
 def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Callable:
     """A graph that draws its inputs at `places`, which ascend, itself.
 
@@ -50,15 +56,14 @@ def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Ca
     """
 
     def run(*inputs: Any) -> Any:
-        put_back = states_of(draws)
+        states = states_of(draws)
         try:
             given = list(inputs)
             for place, value in zip(places, [draw() for draw in draws]):
                 given.insert(place, value)
             return graph(*given)
         except BaseException:
-            for setter, state in put_back:
-                setter(state)
+            put_back(states)
             raise
 
     return run
@@ -66,9 +71,8 @@ def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Ca
 
 def peeked(draws: Sequence[Draw]) -> list:
     """The numbers that these calls will draw, which are not drawn."""
-    put_back = states_of(draws)
+    states = states_of(draws)
     try:
         return [draw() for draw in draws]
     finally:
-        for setter, state in put_back:
-            setter(state)
+        put_back(states)
