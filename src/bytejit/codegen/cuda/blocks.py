@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
 from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.plan import Call, Plan
@@ -32,9 +33,9 @@ def scratch_base(plan: Plan) -> int:
     return -(-plan.arena // ALIGN) * ALIGN
 
 
-def blocks_of(plan: Plan, scratch: int = 0) -> tuple[Block, ...]:
+def blocks_of(plan: Plan, scratch: Any = 0) -> tuple[Block, ...]:
     """The blocks of a plan's arena, by their starts; none where the arena is one piece. They end at multiples of `BLOCK` that no
-    temp crosses. scratch: bytes behind the arena, which are a block of their own."""
+    temp crosses. scratch: bytes behind the arena, which are a block of their own; of symbolic size they lie elsewhere."""
     if plan.arena <= BLOCK:
         return ()
     life = steps_of_temps(plan)
@@ -45,7 +46,7 @@ def blocks_of(plan: Plan, scratch: int = 0) -> tuple[Block, ...]:
     for low, _, name in spans:
         used[bisect_right(starts, low) - 1] += life[name]
     found = [Block(a, b - a, min(us), max(us)) for a, b, us in zip(starts, [*starts[1:], plan.arena], used) if us]
-    if scratch:
+    if scratch and isinstance(scratch, int):
         found.append(Block(scratch_base(plan), scratch, 0, len(plan.steps) - 1))
     return tuple(found)
 
@@ -63,5 +64,5 @@ def steps_of_temps(plan: Plan) -> dict[str, list[int]]:
 
 def place_in(blocks: tuple[Block, ...], at: int) -> tuple[int, int]:
     """(number of the block, byte offset in it) of a byte offset in the arena."""
-    k = bisect_right([b.start for b in blocks], at) - 1
+    k = bisect_right(blocks, at, key=lambda b: b.start) - 1
     return k, at - blocks[k].start

@@ -73,7 +73,7 @@ def rows_of(plan: Plan, source: TritonSource) -> tuple[LaunchRow, ...]:
         by_step.setdefault(launch.step, []).append(launch)
     base = scratch_base(plan)
     static = isinstance(source.scratch, int)
-    blocks = blocks_of(plan, source.scratch if static else 0)
+    blocks = blocks_of(plan, source.scratch)
 
     def in_arena(at: int) -> tuple[tuple[str, Any], int]:
         if not blocks:
@@ -157,7 +157,7 @@ class CudaPrinter(CallPrinter):
         replaced: Sequence[int] = (),
     ) -> None:
         self.device, self.scratch = device, scratch
-        self.blocks = blocks_of(plan, scratch if isinstance(scratch, int) else 0)
+        self.blocks = blocks_of(plan, scratch)
         self.in_use: dict[int, list[str]] = {}  # block -> the locals that hold it
         super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
@@ -229,9 +229,13 @@ class CudaPrinter(CallPrinter):
         """What allocates bytes. While a CUDA graph is recorded it is not replaced, as what allocates outputs is."""
         return self.bind("block", torch.empty(0, dtype=torch.uint8, device=self.device).new_empty)
 
+    def in_block(self, v: View) -> bool:
+        """Whether a view is one of a temp in a block."""
+        return bool(self.blocks) and v.buffer in self.plan.offsets
+
     def view(self, v: View) -> str:
         """A view of a temp in a block is made where a step first needs it."""
-        if not self.blocks or v.buffer not in self.plan.offsets or v in self.views:
+        if not self.in_block(v) or v in self.views:
             return super().view(v)
         held = self.block(place_in(self.blocks, self.plan.offsets[v.buffer])[0])
         held.append(name := super().view(v))
@@ -247,18 +251,18 @@ class CudaPrinter(CallPrinter):
         self.memory([])
 
     def _slots(self) -> None:
-        blocks = []
+        slots = []
         for i, sizes in enumerate(self.plan.slot_bytes):
             wanted = f"max({', '.join(map(self.size, sizes))})" if len(sizes) > 1 else self.size(sizes[0])
-            blocks.append((f"slot{i}", wanted))
-        self.memory(blocks)
+            slots.append((f"slot{i}", wanted))
+        self.memory(slots)
 
-    def memory(self, blocks: list[tuple[str, str]]) -> None:
-        """Take an arena at the head and put it back at the end; allocate a block for each slot."""
+    def memory(self, slots: list[tuple[str, str]]) -> None:
+        """Take an arena that is one piece at the head and put it back at the end; allocate slots: (name, text of its bytes)."""
         static = isinstance(self.scratch, int)
         size = 0 if self.blocks else scratch_base(self.plan) + (self.scratch if static else 0)
         if not static:
-            blocks = [*blocks, ("scratch", self.size(self.scratch))]
+            slots = [*slots, ("scratch", self.size(self.scratch))]
         lying = [v for v in self.views if v.buffer in self.plan.offsets and not self.blocks]
         views = {v: self.views[v] for v in lying if fixed(v)}
         if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):  # one of 0 bytes too
@@ -287,10 +291,10 @@ class CudaPrinter(CallPrinter):
                 self.lines.append("kept.append(whole)")
             else:
                 self.head.append(f"{names} = {maker}()")
-        for name, wanted in blocks:
+        for name, wanted in slots:
             self.head += [f"m_{name} = {self.allocator_of_blocks()}(({wanted},))", f"{name} = m_{name}.data_ptr()"]
         for v, name in self.views.items():
-            if v not in views and not (self.blocks and v.buffer in self.plan.offsets):
+            if v not in views and not self.in_block(v):
                 self.head.append(f"{name} = {self.symbolic_view(v)}")
 
     def symbolic_view(self, v: View) -> str:
