@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from bytejit.tracer.core.models import MODELS
+from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, MethodVar, SeqVar, Var, expect
@@ -71,11 +71,10 @@ _of_pattern(re.Pattern.sub, False)
 _of_pattern(re.Pattern.subn, True)
 _of_module(re.sub, re.Pattern.sub)
 _of_module(re.subn, re.Pattern.subn)
-if hasattr(operator, "call"):  # Python 3.11 and later
 
-    def _called(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        if not args:
-            raise Break("operator.call without a function")
-        return t.calls.call(args[0], args[1:], kwargs)
 
-    MODELS[operator.call] = _called
+@models(operator.call)
+def operator_call(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if not args:
+        raise Break("operator.call without a function")
+    return t.calls.call(args[0], args[1:], kwargs)
