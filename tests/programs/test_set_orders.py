@@ -176,3 +176,55 @@ def test_a_set_of_constants_decides_the_order_of_operations():
 
     x = torch.ones(2, dtype=torch.float64)
     assert torch.equal(bytejit.compile(f, backend="eager", fullgraph=True)(x), f(x))
+
+
+def made_of_changed(how: Callable) -> Callable:
+    def f(x, o, p):
+        o.add(1)
+        o.discard(24)
+        made = how(o, p)
+        return x + 1, list(made), made, o, p
+
+    return f
+
+
+MADE_OF_CHANGED: dict[str, Callable[[set, set], set]] = {
+    "or": lambda o, p: o | {184},
+    "or of a copy": lambda o, p: o.copy() | {184},
+    "frozen": lambda o, p: frozenset(o),
+    "and": lambda o, p: o & {1, 16, 8, *p},
+    "into another": lambda o, p: p.update(o) or p | o,
+    "both": lambda o, p: p.add(9) or o.update(p) or p.intersection_update(o) or p - {9},
+    "what it was": lambda o, p: [q := o.copy(), o.add(33), o.intersection_update(q)] and q,
+}
+
+
+@pytest.mark.parametrize("how", MADE_OF_CHANGED)
+def test_sets_made_of_one_that_the_region_changed(how):
+    f = made_of_changed(MADE_OF_CHANGED[how])
+    compiled = bytejit.compile(f, backend="eager")
+
+    def shrunk(items: set) -> set:  # its table is larger than that of a new set of the same items
+        made = set(range(0, 800, 8)) | items
+        made.difference_update(made - items)
+        return made
+
+    for begin in (set, shrunk):
+        for o in ({0, 8, 16, 24}, {8, 16}, {0, 8}, {24, 57}, set(range(0, 72, 8))):
+            _, *want = f(torch.ones(1), begin(o), {40, 3})
+            _, *got = compiled(torch.ones(1), begin(o), {40, 3})
+            for s in (*want[1:], *got[1:]):
+                getattr(s, "update", len)((1000, 33, -7))
+            assert [*map(list, got)] == [*map(list, want)], (o, begin)
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_the_order_of_a_set_from_outside_is_guarded(kind):
+    def f(x, numbers):
+        for n in numbers:
+            x = x * 2 + n
+        return x
+
+    compiled = bytejit.compile(f, backend="eager", fullgraph=True)
+    for numbers in ([0, 8], [8, 0], [0, 8]):
+        assert torch.equal(compiled(torch.ones(1), kind(numbers)), f(torch.ones(1), kind(numbers)))

@@ -9,7 +9,8 @@ from bytejit.compat import numpy_types
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality that tells types, signs of zero and nans apart, all the way down tuples, lists, dicts and sets."""
+    """Equality that tells types, signs of zero and nans apart, all the way down tuples, lists, dicts and sets, and the order
+    in which a set is gone through."""
     if a is b:
         return True
     kind = type(a)
@@ -23,7 +24,7 @@ def same(a: Any, b: Any) -> bool:
         return numpy_types.same_scalar(a, b)
     if kind is slice:
         return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-    if isinstance(a, (tuple, list)):
+    if isinstance(a, (tuple, list, set, frozenset)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))

@@ -157,10 +157,10 @@ def _kept(kind: str, value: Any) -> Any:
 
 
 def _slot(guard: Guard) -> Any:
-    """What tells two guards of one kind on one source apart (a key, a name); None where one kind says it all."""
+    """What tells two guards of one kind on one source apart (a key, a name); the same for all where one kind says it all."""
     if guard.kind in (DICT_ABSENT, ATTR_ABSENT, EXPR, ALIAS, DISTINCT, VALUE):
         return (type(guard.value), guard.value)
-    return None
+    return guard.kind == SET_ITEMS and isinstance(guard.value, frozenset)
 
 
 def _implied(kind: str, by: Guard) -> bool:
@@ -175,8 +175,8 @@ def _implied(kind: str, by: Guard) -> bool:
         return kind in (TYPE_IS, BOOL, LEN_IS)
     if by.kind == TENSOR:
         return kind == TYPE_IS
-    if by.kind in (DICT_KEYS, SET_ITEMS):
-        return kind in (LEN_IS, DICT_ABSENT)
+    if by.kind in (DICT_KEYS, SET_ITEMS):  # a set's items in their order are more than its items
+        return kind in (LEN_IS, DICT_ABSENT) or kind == SET_ITEMS and isinstance(by.value, tuple)
     return False
 
 

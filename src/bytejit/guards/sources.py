@@ -7,6 +7,7 @@ frozen, hashable (the hash is kept: chains are long and looked up often), and co
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,19 @@ class SetCopy(Step):
 
     base: Source
     text = "{{{{*{0}}}}}"
+
+
+@source
+class SetBytes(Source):
+    """The bytes that a set takes: of two in one order, the one with the larger table may take the next item elsewhere."""
+
+    base: Source
+
+    def expr(self, at: SourcePrinter) -> str:
+        return f"{at.bind(sys.getsizeof, 'bytes')}({at.source(self.base)})"
+
+    def name(self) -> str:
+        return f"sys.getsizeof({self.base.name()})"
 
 
 @source

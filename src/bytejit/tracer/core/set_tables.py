@@ -84,11 +84,11 @@ def made(table: Table, real: Callable[[Any], Any]) -> Any:
     else:
         value = real(first.operands[0])
         if rest and rest[0].changes:
-            value = _like(value)
+            value = like(value)
     return taken(value, rest, real)
 
 
-def _like(value: set) -> set:
+def like(value: set) -> set:
     """A copy of a set with the same places for the same items. Raises: Unlike where a copy has others."""
     copy = value.copy()
     if sys.getsizeof(copy) != sys.getsizeof(value) or any(a is not b for a, b in zip(copy, value)):
@@ -117,7 +117,12 @@ def numbered(table: Table, seen: list) -> Table:
         if not any(v is table.operands[0] for v in seen):
             seen.append(table.operands[0])
         return Table(None, "outside", (next(i for i, v in enumerate(seen) if v is table.operands[0]),))
-    return Table(before, table.name, tuple([numbered(o, seen) if isinstance(o, Table) else o for o in table.operands]))
+    return Table(before, table.name, numbered_operands(table, seen))
+
+
+def numbered_operands(table: Table, seen: list) -> tuple:
+    """The operands of the last step, numbered."""
+    return tuple([numbered(o, seen) if isinstance(o, Table) else o for o in table.operands])
 
 
 UNKNOWN = Table(None, "unknown", ())

@@ -10,9 +10,10 @@ import torch
 from bytejit.compat import numpy_types
 from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
+from bytejit.tracer.core.set_tables import Table
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import NONE, DictVar, DictView, Known, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
-from bytejit.tracer.objects.set_orders import order_of, table_of
+from bytejit.tracer.objects.set_orders import guard_table, order_of, table_of
 
 from .statements import Statements
 
@@ -77,11 +78,12 @@ def make_set(out: Statements, v: SetVar) -> str:
 def repeated(out: Statements, v: SetVar) -> str | None:
     """An expression that makes a set of the region by the same steps; None where these are not known."""
     table = table_of(v)
-    if table is None or changes_from_outside(out, [table]) or order_of(v) is None:
+    if table is None:
         return None
     seen: list[SetVar | Known] = []
     plain = set_tables.numbered(table, seen)
-    return f"{out.bind(set_tables.made)}({out.bind(plain)}, ({out.many(seen)}).__getitem__)"
+    given = as_they_were(out, seen)
+    return f"{out.bind(set_tables.made)}({out.bind(plain)}, ({given}).__getitem__)" if order_of(v) is not None else None
 
 
 def repeated_on(out: Statements, v: SetVar, target: str) -> str | None:
@@ -89,17 +91,26 @@ def repeated_on(out: Statements, v: SetVar, target: str) -> str | None:
     table = table_of(v)
     if table is None or table.steps()[0].operands != (v,) or not all(step.changes for step in table.steps()[1:]):
         return None
-    if changes_from_outside(out, [o for step in table.steps()[1:] for o in step.operands]):
-        return None
-    seen: list[SetVar | Known] = [v]
-    plain = set_tables.numbered(table, seen).steps()[1:]
-    return f"{out.bind(set_tables.taken)}({target}, {out.bind(plain)}, ({target}, {out.many(seen[1:])}).__getitem__)"
+    seen: list[SetVar | Known] = []
+    steps = [Table(None, step.name, set_tables.numbered_operands(step, seen)) for step in table.steps()[1:]]
+    return f"{out.bind(set_tables.taken)}({target}, {out.bind(steps)}, ({as_they_were(out, seen)}).__getitem__)"
 
 
-def changes_from_outside(out: Statements, tables: list) -> bool:
-    """Whether the region changes a set from outside that one of these tables begins with."""
-    begun = [v for table in tables if isinstance(table, set_tables.Table) for v in set_tables.outsiders(table)]
-    return any(id(v) in out.t.effects.touched for v in begun)
+def as_they_were(out: Statements, seen: list[SetVar | Known]) -> str:
+    """Sets from outside as they were when the region began: of those that it changes copies, made before anything is written.
+    Raises: CannotReconstruct."""
+    texts = []
+    for v in seen:
+        texts.append(out.value(v))
+        if id(v) in out.t.effects.touched:
+            try:
+                guard_table(out.t, v)
+            except set_tables.Unlike:
+                raise CannotReconstruct("what was made of a set from outside that was changed", out.t.limits.steps) from None
+            out.lines.append(f"s{out.count} = {out.bind(set_tables.like)}({texts[-1]})")
+            texts[-1] = f"s{out.count}"
+            out.count += 1
+    return "".join(text + ", " for text in texts)
 
 
 def dict_view(out: Statements, v: DictView) -> str:

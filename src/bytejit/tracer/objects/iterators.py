@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from bytejit.guards.sources import SetCopy
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
-from bytejit.tracer.core.set_tables import Table, Unlike, outsiders
+from bytejit.tracer.core.set_tables import Unlike
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
@@ -25,7 +24,7 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import NEXT
-from .set_orders import order_of, real_of, table_of
+from .set_orders import guard_orders, order_of, table_of
 
 
 def ask_length(t: Tracer, v: Var) -> None:
@@ -125,7 +124,7 @@ class Iteration(Component):
         except Unlike:
             raise Break("iterating a set from outside that the region changed") from None
         if table is not None and order is not None:
-            self._guard_orders(table)
+            guard_orders(self.t, table)
         elif v.real is not None:
             self.t.guard("SET_ITEMS", v.origin, tuple(v.real))
             order = [*(k for k in v.real if k in v.items), *(k for k in v.items if k not in v.real)]
@@ -134,15 +133,6 @@ class Iteration(Component):
         if order is None:
             raise Break("iterating a set whose order depends on addresses")
         return [v.items[k] for k in order]
-
-    def _guard_orders(self, table: Table) -> None:
-        """Guard the orders of the sets from outside that a set was made of: a copy has an order of its own."""
-        copied = table.name == "as" and table.operands[1].name == "outside"
-        for v in outsiders(table):
-            if v.source is not None and copied:
-                self.t.guard("SET_ITEMS", SetCopy(v.source), tuple([*{*real_of(v)}]))
-            elif v.source is not None:
-                self.t.guard("SET_ITEMS", v.source, tuple(real_of(v)))
 
     def _instance_iter(self, v: InstanceVar) -> Var:
         found = self.t.attributes.of_class(v.cls, "__iter__")

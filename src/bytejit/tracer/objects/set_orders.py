@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+from bytejit.guards.sources import SetBytes, SetCopy
 from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.constants import is_constant
-from bytejit.tracer.core.set_tables import Table
+from bytejit.tracer.core.set_tables import Table, outsiders
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, SetVar, Var
 
@@ -103,3 +105,25 @@ def order_of(v: SetVar) -> list | None:
         return None
     order = list(made_of(table))
     return order if len(order) == len(v.items) and all(k in v.items for k in order) else None
+
+
+def guard_orders(t: Tracer, table: Table) -> None:
+    """Guard the orders of the sets from outside that a set was made of: a copy has an order of its own. Raises: Unlike."""
+    copied = table.name == "as" and table.operands[1].name == "outside"
+    for v in outsiders(table):
+        if v.source is not None and id(v) in t.effects.touched:
+            guard_table(t, v)
+        elif v.source is not None and copied:
+            t.guard("SET_ITEMS", SetCopy(v.source), tuple([*{*real_of(v)}]))
+        elif v.source is not None:
+            t.guard("SET_ITEMS", v.source, tuple(real_of(v)))
+
+
+def guard_table(t: Tracer, v: SetVar | Known) -> None:
+    """Guard that a set from outside, and a copy of it, which is changed in its place, have the same places for the same items.
+    Raises: Unlike."""
+    assert v.source is not None, v
+    real = real_of(v)
+    for source, value in ((v.source, real), (SetCopy(v.source), set_tables.like(real))):
+        t.guard("SET_ITEMS", source, tuple(value))
+        t.guard("EQUALS", SetBytes(source), sys.getsizeof(value))
