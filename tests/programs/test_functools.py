@@ -27,6 +27,35 @@ def test_cached_functions():
     return f, lambda: (fib.cache_info(), table.cache_info())
 
 
+@program(F(4), Turn(1, 1, 2), calls=3)
+def test_cached_calls_that_the_original_code_makes():
+    """A region that ends before a cached function is called leaves the cache as it was; one that forgets early is asked anew"""
+
+    @functools.cache
+    def scale(n):
+        return n * 2
+
+    @functools.lru_cache(maxsize=2)
+    def shift(n, by=1):
+        return n + by
+
+    def inner(x, k):
+        n = scale(k)
+        print(n)
+        return x * n
+
+    def scales(k):
+        yield scale(k + 10)
+        print(k)
+        yield scale(k + 20)
+
+    def f(x, k):
+        y = inner(x, k) + sum(scales(k))
+        return y * shift(1) + shift(2) + shift(k) + shift(1, by=2)
+
+    return f, lambda: (scale.cache_info(), shift.cache_info())
+
+
 @program(F(4), Turn(1, 1, 2), graphs=1)
 def test_cached_methods():
     """Methods under `lru_cache`: a class's cache that all its instances share, read through an instance and through a class"""

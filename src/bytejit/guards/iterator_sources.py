@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import types
+from dataclasses import field
 from typing import Any
 
-from .references import SourcePrinter
+from .references import Ref, SourcePrinter
 from .source import Source, source
 from .sources import CallOf
 
@@ -203,3 +204,22 @@ class CachedCall(CallOf):
     def call(self, at: SourcePrinter) -> str:
         """The call, which counts as a hit."""
         return CallOf.expr(self, at)
+
+
+def ask_first(made: list, fn: Any, *args: Any, **named: Any) -> Any:
+    """What the function's cache has, or else what a first call will give: `made` holds it until then. Raises: NotSeen."""
+    return made[0] if made and cached(fn, args, named) is MISSING else ask_cache(fn, *args, **named)
+
+
+@source
+class FirstCall(CachedCall):
+    """A call that tracing has found to be the first one, of which it knows the result: the exit makes it."""
+
+    made: Ref = field(kw_only=True)
+
+    def expr(self, at: SourcePrinter) -> str:
+        return f"{at.bind(ask_first, 'ask')}({at.ref(self.made)}, {at.source(self.base)}, {self._text(at.literal)})"
+
+    def call(self, at: SourcePrinter) -> str:
+        """The call; from then on the cache knows."""
+        return f"{at.ref(self.made)}.clear(), {CallOf.expr(self, at)}"

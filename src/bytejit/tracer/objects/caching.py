@@ -1,7 +1,8 @@
 """Functions under functools.lru_cache: their caches are asked while tracing, and again by the guard of the result.
 
-A first call with some arguments is made while tracing, where it changes nothing that anyone else sees; otherwise the
-original code makes it.
+A first call with some arguments, which changes nothing that anyone else sees, is traced: where it returns a constant, the exit
+makes it; where it returns an object, tracing makes it, as the cache is to hold that very object. Another first call is left to
+the original code.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 import functools
 from collections.abc import Collection
 
-from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
+from bytejit.guards.iterator_sources import MISSING, CachedCall, FirstCall, NotSeen, cached
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.library_code import is_library
@@ -82,6 +83,7 @@ def _uncached(t: Tracer, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs
             del t.cached_calls[count:]  # made by the body, where the cache holds no result
     if outermost:
         held = [(c, _items(c)) for c in _containers(t, known) if isinstance(c, (SeqVar, DictVar))]
+        t.effects.mutations += 1
         t.symbolic_calls.append((fn, args, kwargs, held, t.tensors.where()))
     return known
 
@@ -139,27 +141,40 @@ def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, give
         value = cached(fn.real, *real)
     except NotSeen as e:
         raise Break(str(e)) from None
-    if value is MISSING:
+    if value is MISSING and isinstance(first := t.job.cached.get(source), FirstCall):
+        value = first.made.get()[0]
+    elif value is MISSING:
         if _pending(t):
             raise Break(f"a first call of {plainly.obj.__qualname__} after the region changed something")
-        _try(t, plainly, given)
-        value = fn.real(*real[0], **real[1])
-        t.job.cached[source] = [True]
-    t.cached_calls.append((source, t.job.cached.get(source) if ("cached", source) not in t.memo else None))
+        found = t.values.real(_try(t, plainly, given))
+        if type(found) is Known and is_constant(found.obj):
+            value = found.obj
+            t.job.cached[source] = FirstCall(source.base, source.args, source.named, made=Ref([value]))
+        else:  # the very object that the cache will hold
+            value = fn.real(*real[0], **real[1])
+            t.job.cached[source] = [True]
+    made = t.job.cached.get(source)
+    t.effects.mutations += 1
+    if isinstance(made, FirstCall):
+        t.cached_calls.append((made, None))
+        return t.values.memo_lazy(("cached", source), value, lambda: made)
+    t.cached_calls.append((source, made if ("cached", source) not in t.memo else None))
     return t.values.memo_lazy(("cached", source), value, lambda: source)
 
 
-def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
-    """Run the function's body in the trace to see what it does, and forget it. Raises: Break if it changes anything."""
+def _try(t: Tracer, plainly: Lazy, given: tuple) -> Var:
+    """Run the function's body in the trace to see what it does and returns; nodes are forgotten. Raises: Break if it changes
+    anything."""
     nodes = len(t.graph.nodes)
     t.trying = {}
     try:
-        t.calls.call(plainly, *given)
+        found = t.calls.call(plainly, *given)
     finally:
         t.trying = None
     if _pending(t):
         raise Break(f"a first call of {plainly.obj.__qualname__}, which changes something besides its cache")
     t.sizes.erase(node for node in list(t.graph.nodes)[nodes:] if node.op != "placeholder")
+    return found
 
 
 def _pending(t: Tracer) -> bool:
