@@ -274,7 +274,7 @@ def step_where_finite(self: torch.amp.GradScaler, optimizer: Optimizer, optimize
         graph_break("a step under GradScaler that makes the optimizer's state")
     with torch.no_grad():
         for x, old in before:
-            x.copy_(torch.where(found.to(x.device) > 0, old, x))
+            x.data.copy_(torch.where(found.to(x.device) > 0, old, x))  # its version counts the step alone
     return returned
 
 
