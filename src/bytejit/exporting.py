@@ -317,6 +317,8 @@ class ExportBuilder:
         fakes = [n.meta["val"] for n in _graph(region).graph.nodes if n.op == "placeholder"]
         try:
             aten = normalise(_graph(region), fakes, form.decompositions)
+            if any(isinstance(o, Alias) and o.dtype is not None for o in aten.outputs):
+                raise CannotNormalise("an output views a storage of another dtype")
         except CannotNormalise as e:
             raise Unsupported(
                 f"the graph has no functional ATen form: {e}", region.where, "", "export without aten_graph"

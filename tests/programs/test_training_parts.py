@@ -134,7 +134,11 @@ def scaled(name: str, options: dict, scale: float, unscale: bool):
             return loss.detach()
 
         parameters = seen(model, opt)
-        return step, lambda: (parameters(), scaler.get_scale(), scaler.state_dict())
+
+        def written():
+            return [p._version for p in model.parameters()] if scale < 2.0**20 else None
+
+        return step, lambda: (parameters(), written(), scaler.get_scale(), scaler.state_dict())
 
     return build
 

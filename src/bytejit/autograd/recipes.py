@@ -112,6 +112,8 @@ class Results:
         if x is of:
             return base
         refuse_leaf(x)
+        if x.m.dtype is not of.m.dtype:
+            raise CannotNormalise(f"an output views a {of.m.dtype} tensor, which is an output as well, as {x.m.dtype}")
         like = self.other(out_of(self.rec, self.found, x)).index
         if x.requires_grad and not of.requires_grad:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")

@@ -33,13 +33,21 @@ class Input:
 @dataclass(frozen=True)
 class Alias:
     """A user output: a view of `of`. Units: elements; sizes may be symbolic; `offset` counts from `of`'s first element, not from
-    its storage's.
+    its storage's. dtype: of the view, where it is another.
     """
 
     of: OutputValue | Input
     size: tuple
     stride: tuple
     offset: int
+    dtype: torch.dtype | None = None
+
+
+def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The memory of a tensor from its first element on, as a flat tensor of another dtype."""
+    unit = max(x.itemsize, dtype.itemsize)
+    behind = x.untyped_storage().nbytes() - x.storage_offset() * x.itemsize
+    return x.as_strided((behind // unit * unit // x.itemsize,), (1,)).view(dtype)
 
 
 # operators whose argument at that position is such an offset, None for 0; torch's own counts from the storage's first element

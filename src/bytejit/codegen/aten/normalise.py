@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -295,13 +296,16 @@ def out_of(rec: Recorder, found: Outputs, given: object, gradient: bool = False)
         found.show(root)
     base = Input(root.index) if root.index is not None else OutputValue(found.of_root(root))
     m = x.m
+    if m.dtype is not root.spec.dtype:
+        start, rest = divmod(root.offset * root.spec.dtype.itemsize, m.dtype.itemsize)
+        if rest or m.offset < start:
+            raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}, and begins before its base")
+        return Alias(base, m.shape, m.stride, m.offset - start, m.dtype)
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
         # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
         if x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
             return base
         return Alias(base, m.shape, m.stride, 0)
-    if m.dtype is not root.spec.dtype:
-        raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}")
     if m.offset < root.offset:
         raise CannotNormalise("an output begins before its base")
     return Alias(base, m.shape, m.stride, m.offset - root.offset)
@@ -320,7 +324,7 @@ def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ..
 
 def _sized_output(o: Out, sizes: Sizes) -> Out:
     if isinstance(o, Alias):
-        return Alias(o.of, sizes(o.size), sizes(o.stride), sizes(o.offset))
+        return replace(o, size=sizes(o.size), stride=sizes(o.stride), offset=sizes(o.offset))
     if isinstance(o, (OutputNumber, Const)):
         value = sizes(o.value)
         return OutputNumber(value) if isinstance(value, (Index, Real)) else Const(value)

@@ -15,7 +15,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
 
-from .graph import OFFSETS, Aten, Const, Input, Out, OutputNumber, OutputValue
+from .graph import OFFSETS, Aten, Const, Input, Out, OutputNumber, OutputValue, memory_as
 
 
 def run_aten(aten: Aten) -> Callable:
@@ -129,5 +129,8 @@ class _Writer:
             return self.input(out.index, given)
         base = self.out(out.of, outputs, given)
         offset, dims = self.sizes(out.offset), self.sizes.dims
+        if out.dtype is not None:
+            self.names["memory_as"] = memory_as
+            base = f"memory_as({base}, {self.const(out.dtype)})"
         start = f"{base}.storage_offset() + {offset}" if isinstance(out.of, Input) else offset
         return f"as_strided({base}, {dims(out.size)}, {dims(out.stride)}, {start})"

@@ -266,6 +266,8 @@ class CallPrinter(Operands):
         if isinstance(o, out_of.Input):
             return f"p{o.index}"
         base = self.out(o.of, flat)
+        if o.dtype is not None:
+            base = f"{self.bind('memory_as', out_of.memory_as)}({base}, {self.value(o.dtype)})"
         return self.window(base, o.size, o.stride, o.offset)
 
     def _function(self, result: str) -> CallSource:
