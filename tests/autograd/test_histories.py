@@ -156,3 +156,45 @@ def test_views_of_what_changes_its_shape_have_eagers_gradients(f: Callable, back
     bytejit.counters.clear()
     torch.testing.assert_close(run(bytejit.compile(f, backend=backend)), run(f))
     assert bool(bytejit.counters["fallbacks"]) == (f is not no_views)
+
+
+def beside_gradients(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What is reshaped has views and no gradients"""
+    base = a.detach().exp()
+    row, turned = base[0], base.t()
+    base.transpose_(0, 1)
+    return a * row, a * turned, a * base.contiguous()
+
+
+def written_beside_gradients(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """It gets gradients later, by a write"""
+    base = a.detach().exp()
+    row = base[0]
+    base.unsqueeze_(0)
+    base.mul_(a)
+    return base, row * 2
+
+
+def of_a_jacobian(a: torch.Tensor) -> torch.Tensor:
+    """torch's rules for vmap squeeze what no view of autograd's shows"""
+    bias = a.sum(1).repeat(2)[:3].sin()
+
+    def net(x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.linear(x, bias[:, None] * a[0], bias).tanh()
+        return torch.nn.functional.linear(hidden, bias * a[1][:, None], a[0])
+
+    return torch.func.vmap(torch.func.jacrev(net))(a.detach())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("f, through", [(beside_gradients, 0), (written_beside_gradients, 1), (of_a_jacobian, 0)])
+def test_what_has_no_gradients_may_be_reshaped(f: Callable, through: int, backend: str) -> None:
+    def run(f: Callable) -> list:
+        a = torch.arange(4.0).reshape(2, 2).requires_grad_()
+        made = f(a)
+        sum(t.square().sum() for t in (made if isinstance(made, tuple) else (made,))).backward()
+        return [*made, a.grad]
+
+    bytejit.counters.clear()
+    torch.testing.assert_close(run(bytejit.compile(f, backend=backend)), run(f))
+    assert len(bytejit.counters["fallbacks"]) == through

@@ -42,6 +42,7 @@ class Fake(torch.Tensor):
     """A tensor without data. `m` is its `Meta`, which rows read: a tensor's own properties cost ten times as much."""
 
     m: Meta
+    viewed = False  # whether autograd knows views of it (in a graph that is recorded with gradients)
     conjugated = False  # whether an operation gave it as a view that is conjugated when it is read
     __torch_function__ = torch._C._disabled_torch_function_impl
 

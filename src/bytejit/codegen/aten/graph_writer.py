@@ -235,6 +235,8 @@ class GraphWriter(TorchDispatchMode):
             raise CannotNormalise("a write into an input that shares memory with another input")
         if root.lazy is not None or root.read_lazily:
             raise CannotNormalise("a write into memory that is conjugated or negated when it is read")
+        if root.reshaped:
+            raise CannotNormalise("a write into what was given another shape while it had views, with gradients")
         if root.index is not None and overlaps(root.spec):
             raise CannotNormalise("a write into an input whose elements share memory with one another")
         at = bound

@@ -15,16 +15,16 @@ class Root:
     """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
     in elements. `fake`: the tensor that came with it; others that are bound to it are views. `lazy`: what it views,
     where it stands for a view that is conjugated or negated when it is read; `read_lazily`: there are such views of it;
-    `viewed`: there are views of it.
+    `reshaped`: it was given another shape while it had views.
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily", "viewed", "bytes")
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily", "reshaped", "bytes")
 
     def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
         self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
         self.version, self.index, self.store = 0, index, fake.m.store
         self.lazy: Root | None = None
-        self.read_lazily = self.viewed = False
+        self.read_lazily = self.reshaped = False
         self.bytes: tuple[int, int] | None = None  # see `span`
 
     def meets(self, other: Root) -> bool:
@@ -63,7 +63,6 @@ class Bound:
         self.root, self.parent, self.func, self.args, self.spec, self.where = root, parent, func, args, spec, where
         self.node = root.node if parent is None else None
         self.version = root.version
-        root.viewed = root.viewed or parent is not None
 
 
 def hashable(value: Any) -> Any:

@@ -73,8 +73,10 @@ def _plan(func: Any) -> Callable:
         return _out if any(a.is_out for a in schema.arguments) else _in_place
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return _composite  # from within another op's decomposition; `to` and `contiguous` only sometimes are views
-    if is_view(func) or schema.name in _UNSAFE:
+    if schema.name in _UNSAFE:
         return _view
+    if is_view(func):
+        return _followed_view
     return _functional
 
 
@@ -101,6 +103,14 @@ def _composite(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """An op that torch itself defines by others. It arrives here whole only in inference mode."""
     with rec:
         return func.decompose(*args, **kwargs)
+
+
+def _followed_view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
+    """A view that autograd knows as one."""
+    x = args[0]
+    if rec.follows:
+        (x._base if x._is_view() else x).viewed = True
+    return _view(rec, func, args, kwargs)
 
 
 def _view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -275,8 +285,10 @@ def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) ->
     x = args[0]
     if x.bound.parent is None and x.bound.root.index is not None:
         raise CannotNormalise(f"{func}: changes an input's shape")
-    if rec.follows and x.bound.root.viewed:  # autograd would make the views of fakes again from what the base has become
-        raise CannotNormalise(f"{func}: changes the shape of what has views, with gradients")
+    if rec.follows and (x.viewed or x._is_view()):  # autograd makes views of fakes again from the base as it is then
+        if x.requires_grad:
+            raise CannotNormalise(f"{func}: changes the shape of what has views, with gradients")
+        x.bound.root.reshaped = True
     packet = getattr(aten, RESHAPING[func._schema.name])
     wanted = [str(a.type) for a in func._schema.arguments]
     op = next(
@@ -286,7 +298,6 @@ def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) ->
     )
     view = _view(rec, op, args, kwargs) if is_view(op) else rec.record(op, args, kwargs)
     infer(func, args, kwargs)
-    x.bound.root.viewed = rec.follows and x._is_view()  # the view was for the sake of this alone
     x.bound = view.bound
     return x
 
