@@ -5,6 +5,8 @@ import warnings
 import pytest
 import torch
 
+import bytejit
+
 from .harness import Rand, check
 
 CHANGES = {
@@ -123,3 +125,31 @@ def test_an_input_requires_gradients_from_then_on(program, backend: str) -> None
     """requires_grad_ of an input is seen by the caller, whatever runs the graph"""
     for grad in (False, True):
         check(program, args=lambda r, grad=grad: (r.f(2, 3, grad=grad),), backend=backend, calls=3, tol=(1e-5, 1e-6))
+
+
+def preconditioned(grad, left, right):
+    """As Shampoo's step: the gradient is turned in place, and stays so"""
+    shape = grad.size()
+    for d, factor in enumerate((left, right)):
+        grad = grad.transpose_(0, d).contiguous()
+        turned = grad.size()
+        grad = grad.view(grad.size(0), -1)
+        factor.add_(grad @ grad.t())
+        grad = (grad.t() @ factor).view(shape) if d == 1 else (factor @ grad).view(turned)
+    return grad
+
+
+def written_too(q, left, right):
+    q.t_().mul_(2)
+    first = q[0]
+    q.unsqueeze_(1)
+    return q, first, q.add_(left.sum())
+
+
+@pytest.mark.parametrize("program", [preconditioned, written_too])
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_a_reshaped_input_is_compiled(program, backend: str) -> None:
+    """torch reshapes the input behind the graph, which computes with a view of it"""
+    bytejit.counters.clear()
+    check(program, args=lambda r: (r.f(3, 4), r.f(3, 3), r.f(4, 4)), backend=backend, calls=2, tol=(1e-5, 1e-5))
+    assert not bytejit.counters["fallbacks"]

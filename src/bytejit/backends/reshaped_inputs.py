@@ -1,0 +1,115 @@
+"""Graphs that give an input another shape or other strides in place (`t_`, `squeeze_`). The graph computes with a view of the
+input instead, and torch reshapes the input itself after the call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from bytejit.codegen.aten.mutation import RESHAPING
+from bytejit.common.graph_info import report_of
+from bytejit.common.graph_modules import module_of
+from bytejit.fake.tensor import Fake, make
+
+VIEWS = {name.removeprefix("aten::"): view for name, view in RESHAPING.items()}
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """A call on an input that reshapes it."""
+
+    input: int
+    method: str
+    args: tuple
+    kwargs: dict
+
+
+@dataclass(frozen=True)
+class Views:
+    """A graph that reshapes no input. calls: those that do, in order. given: (result, input) of what is returned and is such an
+    input itself."""
+
+    graph: fx.GraphModule
+    calls: tuple[Reshape, ...]
+    given: tuple[tuple[int, int], ...]
+
+
+def apart_from_reshapes(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
+    """The callable that `compile` makes of a graph, which reshapes no input itself."""
+    found = with_views(gm)
+    if found is None:
+        return compile(gm)
+    call, calls, given = compile(found.graph), found.calls, dict(found.given)
+
+    def reshaping(*inputs: Any) -> Any:
+        made = call(*inputs)
+        with torch.no_grad():
+            for c in calls:
+                getattr(inputs[c.input], c.method)(*c.args, **c.kwargs)
+        return tuple([inputs[given[k]] if k in given else x for k, x in enumerate(made)])
+
+    report = report_of(gm)
+    if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
+        report.writes_last = weakref.ref(reshaping)
+    return reshaping
+
+
+def with_views(gm: fx.GraphModule) -> Views | None:
+    """The graph with views in place of the inputs that it reshapes; None where it reshapes none, or in another way."""
+    nodes = list(gm.graph.nodes)
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    reshaped = {id(n.args[0].meta.get("val")) for n in nodes if n.op == "call_method" and n.target in VIEWS}
+    changed = {id(n.meta["val"]): i for i, n in enumerate(inputs) if "look" in n.meta and id(n.meta["val"]) in reshaped}
+    wanted = nodes[-1].args[0]
+    if not changed or not isinstance(wanted, tuple):
+        return None
+    if any(inputs[i].meta["val"].requires_grad or inputs[i].meta["autograd"][0] for i in changed.values()):
+        return None  # the calls may be steps of autograd's
+    graph, calls = fx.Graph(), list[Reshape]()
+    env: dict[fx.Node, fx.Node] = {}
+    now: dict[int, fx.Node] = {}  # the fake of an input -> its view
+
+    def seen(n: fx.Node) -> fx.Node:
+        return now.get(id(n.meta.get("val")), env[n])
+
+    for n in nodes[:-1]:
+        at = changed.get(id(n.args[0].meta.get("val"))) if n.args and isinstance(n.args[0], fx.Node) else None
+        if at is not None and n.op == "call_method" and n.target in VIEWS:
+            calls.append(Reshape(at, n.target, n.args[1:], n.kwargs))
+            view = graph.call_method(VIEWS[n.target], (seen(n.args[0]), *n.args[1:]), dict(n.kwargs))
+            view.meta.update(n.meta)
+            env[n] = now[id(inputs[at].meta["val"])] = view
+            continue
+        made = env[n] = graph.node_copy(n, seen)
+        if id(n.meta.get("val")) in changed and n.op == "placeholder":
+            made.meta["val"] = make(n.meta["look"], False)
+    if not all(explained(n, [c for c in calls if c.input == i]) for i, n in enumerate(inputs) if i in changed.values()):
+        return None
+    given = tuple((k, changed[id(x.meta["val"])]) for k, x in enumerate(wanted) if is_one_of(x, changed))
+    graph.output(tuple(None if is_one_of(x, changed) else fx.node.map_arg(x, seen) for x in wanted))
+    module = module_of(graph, gm)
+    report_of(gm)  # of both
+    module.meta = dict(gm.meta)
+    return Views(module, tuple(calls), given)
+
+
+def is_one_of(x: object, changed: dict[int, int]) -> bool:
+    """Whether a result is an input that is reshaped."""
+    return isinstance(x, fx.Node) and id(x.meta.get("val")) in changed
+
+
+def explained(n: fx.Node, calls: list[Reshape]) -> bool:
+    """Whether these calls, of plain numbers, make of an input what it is in the end."""
+    if any(type(x) not in (int, bool) for c in calls for x in pytree.tree_leaves((c.args, c.kwargs))):
+        return False
+    fake: Fake = make(n.meta["look"], False)
+    for c in calls:
+        getattr(fake, c.method)(*c.args, **c.kwargs)
+    m, end = fake.m, n.meta["val"].m
+    return bool((m.shape, m.stride, m.offset) == (end.shape, end.stride, end.offset))
