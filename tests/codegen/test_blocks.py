@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -119,7 +120,10 @@ def test_steps_are_as_eager(small_blocks: None, monkeypatch: pytest.MonkeyPatch)
     largest = max((t.text for t in texts), key=len)
     made = re.findall(r"(m_block\d+) = block\(", largest)
     assert len(set(made)) >= 9  # one has the number of a dtype's bits
-    assert set(made) <= {name for line in re.findall(r"del (.*)", largest) for name in line.split(", ")}
+    freed = {name for line in re.findall(r"del (.*)", largest) for name in line.split(", ")}
+    typed = re.findall(r"(\w+) = m_block\d+\[.*\]\.view\(", largest)  # a block as elements of a dtype
+    assert set(made) <= freed and set(typed) <= freed
+    assert max(Counter(typed).values()) == max(Counter(made).values()) and len(typed) < largest.count(".as_strided(")
 
 
 # ---- old gradients --------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ the host's memory, and is raised at the next call.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -159,6 +160,7 @@ class CudaPrinter(CallPrinter):
         self.device, self.scratch = device, scratch
         self.blocks = blocks_of(plan, scratch)
         self.in_use: dict[int, list[str]] = {}  # block -> the locals that hold it
+        self.typed: dict[str, str] = {}  # local that holds memory as elements of a dtype -> the local that holds its bytes
         super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
 
@@ -239,13 +241,14 @@ class CudaPrinter(CallPrinter):
             return super().view(v)
         held = self.block(place_in(self.blocks, self.plan.offsets[v.buffer])[0])
         held.append(name := super().view(v))
-        self.lines.append(f"{name} = {self.symbolic_view(v)}")
+        self.lines.append(f"{name} = {self.placed_view(v, self.lines)}")
         return name
 
     def dead(self, step: int) -> list[str]:
         """The locals of the blocks that no step behind this one needs, too."""
-        blocks = [k for k in self.in_use if self.blocks[k].last == step]
-        return [*super().dead(step), *(name for k in blocks for name in self.in_use[k])]
+        ended = [held for k, held in self.in_use.items() if self.blocks[k].last == step]
+        typed = [name for held in ended for name, memory in self.typed.items() if memory == held[0]]
+        return [*super().dead(step), *itertools.chain(*ended), *typed]
 
     def _arena(self) -> None:
         self.memory([])
@@ -295,15 +298,15 @@ class CudaPrinter(CallPrinter):
             self.head += [f"m_{name} = {self.allocator_of_blocks()}(({wanted},))", f"{name} = m_{name}.data_ptr()"]
         for v, name in self.views.items():
             if v not in views and not self.in_block(v):
-                self.head.append(f"{name} = {self.symbolic_view(v)}")
+                self.head.append(f"{name} = {self.placed_view(v, self.head)}")
 
-    def symbolic_view(self, v: View) -> str:
-        """A view of a slot, or one of symbolic size in the arena, which is made in each call."""
-        dtype = self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
+    def placed_view(self, v: View, lines: list[str]) -> str:
+        """A view of a block or a slot, or one of symbolic size in the arena, which is made in each call. lines: where to."""
         width = _dtype(self.plan, v).itemsize
         slot = self.plan.slots.get(v.buffer)
         if slot is None and v.buffer not in self.plan.offsets:  # without elements it has no offset
             nothing, device = self.bind("nothing", torch.empty_strided), self.bind("own_device", self.device)
+            dtype = self.dtype_name(v)
             return f"{nothing}({self.dims(v.shape)}, {self.dims(v.stride)}, dtype={dtype}, device={device})"
         block, at = f"m_slot{slot}", 0
         if slot is None:
@@ -312,8 +315,19 @@ class CudaPrinter(CallPrinter):
                 k, at = place_in(self.blocks, at)
                 block = f"m_block{k}"
         start = at // width + v.offset
-        whole = f"{block}[:{block}.numel() // {width} * {width}].view({dtype})"
-        return f"{whole}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(start)})"
+        return f"{self.elements(block, v, lines)}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(start)})"
+
+    def elements(self, memory: str, v: View, lines: list[str]) -> str:
+        """The local that holds a block, a slot or the arena as elements of a view's dtype. lines: where to make it, once."""
+        name, width = f"{memory}_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v).itemsize
+        if name not in self.typed:
+            self.typed[name] = memory
+            lines.append(f"{name} = {memory}[:{memory}.numel() // {width} * {width}].view({self.dtype_name(v)})")
+        return name
+
+    def dtype_name(self, v: View) -> str:
+        """The name of a view's dtype in the text."""
+        return self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
 
     def needs_memory(self) -> bool:
         """Whether there is an arena, a slot, scratch, or a view of them."""
