@@ -501,3 +501,20 @@ def test_a_forked_process_uses_the_cpu() -> None:
     near([torch.tensor(first), torch.tensor(second)], [x.sin() * 2 + 1, x * 3 + 1])
     assert child.exitcode == 0 and not initialized
     near(compiled(rand(5).fill_(1.0)), torch.ones(5, device="cuda").sin() * 2 + 1)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+def test_a_recording_frees_what_plain_calls_have_used(how: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.t()).relu().sum(-1)
+
+    compiled, x, large = bytejit.compile(f), rand(8192, 64), 8192 * 8192 * 4  # bytes of the product
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    with torch.no_grad():
+        for _ in range(5):
+            got = compiled(x)
+        after = torch.cuda.memory_reserved()
+        near(got, f(x))
+    clean()
+    assert after - before < 1.5 * large

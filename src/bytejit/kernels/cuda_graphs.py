@@ -351,8 +351,10 @@ class Replayer:
         return Outside(torch.cuda.current_stream(device), lane.pool)
 
     def capture(self, lane: Lane, state: InputsState, given: Sequence) -> tuple[Any, Any, Outside] | None:
-        """(CUDA graph, what the call returned, what it has outside the pool), from a stream of our own."""
+        """(CUDA graph, what the call returned, what it has outside the pool), from a stream of our own. The memory that plain
+        calls have left in the allocator's hands goes back to the device: a recording has its own."""
         device = self.policy.device
+        torch.cuda.empty_cache()
         outside = self.outside(lane)
         call = outside.through(self.call)
         result: list = []
