@@ -199,3 +199,37 @@ def test_a_hook_that_is_removed_while_it_waits():
     assert not log and len(handles) == 1 and len(a._backward_hooks) == 2
     f(a, b)[0].sum().backward()
     assert len(log) == 1 and len(a._backward_hooks) == 1
+
+
+def rows(a, b):
+    p, q = (a * b).unbind()
+    return p, q
+
+
+def written(a, b):
+    return (a * 2).sin(), a.cos(), b * 3
+
+
+@pytest.mark.parametrize("program", [apart, chained, rows, written])
+def test_hooks_of_a_result_that_is_not_used(program):
+    def value(g):
+        return g if g is None else torch.round(g, decimals=4).tolist()
+
+    def seen(f):
+        log = []
+        a, b = (torch.arange(2.0).requires_grad_() for _ in range(2))
+        results = f(a, b)
+        handles = [
+            r.register_hook(lambda g, i=i: log.append((i, value(g))) or (g if g is None else g * 2))
+            for i, r in enumerate(results)
+        ]
+        if program is written:  # from then on it has hooks of its own
+            results[1].mul_(3)
+            results[1].register_hook(lambda g: log.append((9, value(g))))
+        results[-1].sum().backward(retain_graph=True)
+        sum(r.sum() for r in results).backward(retain_graph=True)
+        handles[0].remove()
+        sum(r.sum() for r in results).backward()
+        return sorted(log, key=str), value(a.grad), value(b.grad)
+
+    assert seen(bytejit.compile(program, backend="aot_eager")) == seen(program)

@@ -15,8 +15,12 @@ from .freed import comes_to
 MOST = 1000  # nodes behind an input that are looked through for leaves
 
 
-def hooked(followed: Sequence[torch.Tensor], behind: Iterable[int]) -> dict[int, dict[int, Callable]]:
-    """The tables of hooks of what others have made: (place, table). Torch does not give them out when the pass comes."""
+def hooked(followed: Sequence[torch.Tensor], behind: Iterable[int], several: bool) -> dict[int, dict[int, Callable]]:
+    """The tables of hooks of what others have made: (place, table). Torch does not give them out when the pass comes. several:
+    whether this region has several results: what has no table gets one, for the hooks that the program registers later."""
+    for k in behind if several else ():
+        if followed[k]._backward_hooks is None:
+            spared_hooks.sparing(followed[k])
     return {k: hooks for k in behind if (hooks := followed[k]._backward_hooks)}
 
 

@@ -23,12 +23,14 @@ from bytejit.common.ambient import preserved
 from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
+from bytejit.common.spared_hooks import sparing
 from bytejit.runtime.rollback import random_states
 
 from .freed import UNPACK, Freed, Held, errors_of, is_for_all, is_parted, not_asked_for
 from .hooks import hooked, spare
 from .leaf_order import arranged
 from .partition import Parts
+from .recipes import Made
 from .results import maker, primal_of
 from .undefined import without
 from .unused import Watched
@@ -73,6 +75,8 @@ class TrainingProgram:
         shown = [k for k in range(parts.saved) if outs[parts.results + k] in outs[: self.first]]
         self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
         self.outs = tuple(map(maker, parts.recipes))
+        # of several results, those whose hooks eager calls only with a gradient
+        self.hooked = tuple(k for k in parts.kept.alone if Made(k) in parts.recipes) if self.first > 1 else ()
         self.unused: Watched | None = Watched(info_of(gm).where)  # None: a call has gone backward, or enough are watched
         self.watched = Versions(parts.kept, parts.saved_inputs)
         self.watches = bool(self.first and (self.watched.inputs or self.watched.outputs))
@@ -102,6 +106,8 @@ class TrainingProgram:
                 grown = apply(self, before, made, states, *[inputs[i] for i in self.inputs])
                 if self.unused is not None:
                     self.watch(grown if self.first == 1 else grown[0], made[self.parts.results : self.after])
+                for k in self.hooked:
+                    sparing(grown[k])
                 made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
             found = tuple([out(made, inputs) for out in self.outs])
             if self.watches:
@@ -328,7 +334,7 @@ class CompiledRegion(torch.autograd.Function):
         ctx.numbers = made[program.after : program.after + parts.numbers]
         ctx.sizes = made[program.after + parts.numbers :]
         ctx.others = others = [inputs[i] for i in program.others]
-        ctx.hooked = hooked(followed, program.behind) if program.behind else {}
+        ctx.hooked = hooked(followed, program.behind, program.first > 1) if program.behind else {}
         ctx.versions = [t._version if isinstance(t, torch.Tensor) else 0 for t in others]
         ctx.now = {i: x for i, x in zip(program.inputs, followed) if i in parts.copied} if parts.copied else {}
         return tuple(made[: program.first]) if program.first > 1 else made[0]

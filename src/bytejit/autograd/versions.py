@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,11 +57,13 @@ _NAMED = r" \[[\d, ]*\]\](, which is output \d+ of \w+,)? is at version"  # what
 @dataclass(frozen=True)
 class Kept:
     """What eager saves. holders: in the order in which a backward pass comes to them, without repeats; reach: for each result the
-    inputs that a pass from it leads to, as bits; order: the inputs that are leaves, as it comes to them."""
+    inputs that a pass from it leads to, as bits; order: the inputs that are leaves, as it comes to them; alone: the results that
+    share their node of autograd with no other one."""
 
     holders: tuple[Holder, ...] = ()
     reach: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
 
 
 class Versions:
@@ -121,7 +124,9 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
         ins, outs = (tuple(sorted(i for side, i in texts if side == of)) for of in ("input", "output"))
         texts = {at: text for at, text in texts.items() if text}
         holders.setdefault(Holder(results, leads_to[node], ins, outs, texts))
-    return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals), order_of_leaves(primals, leaves))
+    results_of = Counter(p.grad_fn for p in primals)
+    alone = tuple(k for k, p in enumerate(primals) if results_of[p.grad_fn] == 1)
+    return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals), order_of_leaves(primals, leaves), alone)
 
 
 def _ordered(primals: Sequence[Fake]) -> list[torch.autograd.graph.Node]:
