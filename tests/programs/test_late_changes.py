@@ -4,12 +4,17 @@ import abc
 import collections
 import enum
 import functools
+import importlib.metadata
+import importlib.util
+import shutil
 import sys
 import types
 
 import pytest
 import torch
 from torch import nn
+
+import bytejit
 
 from . import targets
 
@@ -352,3 +357,29 @@ def test_replaced(make):
             seen.append(run(x).tolist())
         found.append(seen)
     assert found[0] == found[1]
+
+
+def installed(x):
+    try:
+        version = importlib.metadata.version("late-package")
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    return x + (importlib.util.find_spec("late_package") is not None), version
+
+
+def test_packages_that_come_and_go(tmp_path, monkeypatch):
+    def install():
+        (tmp_path / "late_package.py").write_text("")
+        (tmp_path / "late_package-1.2.dist-info").mkdir()
+        (tmp_path / "late_package-1.2.dist-info" / "METADATA").write_text("Name: late-package\nVersion: 1.2\n")
+
+    def remove():
+        (tmp_path / "late_package.py").unlink()
+        shutil.rmtree(tmp_path / "late_package-1.2.dist-info")
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    compiled = bytejit.compile(installed, backend="eager", fullgraph=True)
+    for change in (lambda: None, install, remove):
+        change()
+        importlib.invalidate_caches()
+        assert compiled(torch.ones(1)) == installed(torch.ones(1))

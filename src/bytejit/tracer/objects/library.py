@@ -23,11 +23,11 @@ import torch
 from bytejit.common import special_cases
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.references import Ref
-from bytejit.guards.sources import Attr, Called, Computed
+from bytejit.guards.sources import Attr, Called, CallOf, Computed, KnownSource
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.models import CALLED, MODELS, models
-from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
@@ -70,8 +70,6 @@ PURE_FUNCTIONS: list[Callable] = [
     re.split,
     re.findall,
     re.escape,
-    importlib.util.find_spec,
-    importlib.metadata.version,
     textwrap.dedent,
     textwrap.indent,
     textwrap.fill,
@@ -140,6 +138,38 @@ def _folded(function: Callable) -> None:
 
 for _function in PURE_FUNCTIONS:
     _folded(_function)
+
+
+def is_absent(function: Callable, *args: Any, **kwargs: Any) -> bool:
+    """Whether a function that asks what is installed finds nothing."""
+    try:
+        return function(*args, **kwargs) is None
+    except ModuleNotFoundError:
+        return True
+
+
+def _of_installed(function: Callable) -> None:
+    """Of a function that asks what is installed: that may change, and is asked for again in each call."""
+
+    def asked(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        def guard(absent: bool) -> None:
+            named = tuple((k, t.const(v)) for k, v in kwargs.items())
+            t.guard("EQUALS", CallOf(KnownSource.of(is_absent), (Ref(function), *map(t.const, args)), named), absent)
+
+        try:
+            found = fold_call(t, function, args, kwargs)
+        except Raised as e:
+            if issubclass(e.exc.cls, ModuleNotFoundError):
+                guard(True)
+            raise
+        guard(t.comparisons.is_same(found, NONE))
+        return found
+
+    MODELS[function] = asked
+
+
+_of_installed(importlib.util.find_spec)
+_of_installed(importlib.metadata.version)
 _folded(torch._C._nn._parse_to)
 for _cls in PURE_C_TYPES:
     for _method in vars(_cls).values():
