@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -299,3 +301,74 @@ def test_a_result_that_the_region_went_back_through() -> None:
     for got, want in zip(bytejit.compile(f)(x), f(x)):
         torch.testing.assert_close(got, want)
         assert got.requires_grad == want.requires_grad
+
+
+class Calls(torch.autograd.Function):
+    """Calls what it is given in both passes."""
+
+    @staticmethod
+    def forward(ctx, function, x, by):
+        ctx.function = function
+        ctx.save_for_backward(x)
+        return function(x) * by
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            made = ctx.function(x)
+        return None, *torch.autograd.grad(made, x, grad), None
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = torch.nn.Linear(3, 3), 2.0
+
+    def curve(self, x):
+        return self.inner(x).tanh() * self.scale
+
+    def forward(self, x, shift=3):
+        x = Calls.apply(self.curve, x, 1.0) + Calls.apply(lambda v, by=shift: self.curve(v) + by, x, 0.5)
+        return Calls.apply(self.inner, x, 2.0) + Calls.apply(rounded, x, 1.0)
+
+
+def rounded(x):
+    return x.sin() * EPS
+
+
+@BOTH
+def test_functions_as_arguments(backend):
+    """Bound methods, functions that the region makes, modules"""
+    layer = Layer()
+    compiled = bytejit.compile(layer, backend=backend, fullgraph=True)
+    for scale in (2.0, 3.0):
+        layer.scale = scale
+        found = []
+        for f in (layer, compiled):
+            x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+            f(x).sum().backward()
+            found += [(f(x).detach(), x.grad)]
+        torch.testing.assert_close(*found)
+
+
+def test_functions_as_arguments_that_hold_what_the_region_makes():
+    def counts(x):
+        seen = []
+        made = Calls.apply(lambda v: (seen.append(1), v * 2)[1], x, 1.0)
+        return made, seen
+
+    x = torch.ones(3, requires_grad=True)
+    compiled = bytejit.compile(counts, backend="eager")
+    assert len(compiled(x)[1]) == len(compiled(x)[1]) == len(counts(x)[1]) == 1
+
+
+def test_a_module_that_is_an_argument_is_not_kept_alive():
+    layer = Layer()
+    compiled = bytejit.compile(Layer.forward, backend="eager", fullgraph=True)
+    compiled(layer, torch.ones(2, 3, requires_grad=True))
+    seen = weakref.ref(layer)
+    del layer
+    gc.collect()
+    assert seen() is None

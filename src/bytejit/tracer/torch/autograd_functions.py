@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from bytejit.common.applied import Applied, TracedPasses
 from bytejit.guards.sources import Ref
-from bytejit.tracer.core.constants import NotConstant, is_constant
+from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
+from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import Known, SeqVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import CellVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.class_facts import class_lookup
+from bytejit.tracer.objects.library import real_object
 
 from .autograd_passes import ApplyCall, traced_passes
 from .effects_of_calls import has_external_effects, without_gradients
 
+Make: TypeAlias = Callable[[], Any]
+OBJECTS = (FuncVar, MethodVar, InstanceVar)
 SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # values that cannot be written in the text of a graph
 
 
@@ -100,8 +104,16 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     given = [t.values.real(a) for a in args_given.items]
     if cls in t.made_classes or has_external_effects(t):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
-    held: dict[int, object] = {i: a.obj for i, a in enumerate(given) if type(a) is Known and isinstance(a.obj, SPELLED_BY_NONE)}
+    held: dict[int, Make] = {}
     try:
+        for i, a in enumerate(given):
+            if (
+                isinstance(a, OBJECTS)
+                and getattr(a, "base", None) is None
+                or type(a) is Known
+                and isinstance(a.obj, SPELLED_BY_NONE)
+            ):
+                held[i] = object_at_run_time(t, a)
         node_args = tuple(None if i in held else t.tensors.to_node_arg(a) for i, a in enumerate(given))
     except NotConstant as e:
         raise Break(f"{cls.__name__}.apply of {e}") from None
@@ -163,7 +175,42 @@ def attached(outputs: list, marked: list, inputs: list) -> tuple:
     return _Attach.apply(outputs, marked, *inputs)
 
 
-def applied(cls: type, held: dict[int, object]) -> Callable:
-    """The callable that calls `apply`. It does not keep the user's class alive. held: arguments that are functions."""
+def applied(cls: type, held: dict[int, Make]) -> Callable:
+    """The callable that calls `apply`. It does not keep the user's class alive. held: what gives arguments that are objects."""
     ref = Ref(cls)
-    return lambda *args: ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))
+    return lambda *args: ref.get().apply(*[held[i]() if i in held else a for i, a in enumerate(args)])
+
+
+def object_at_run_time(t: Tracer, v: Var) -> Make:
+    """What gives an object from outside, or makes a function of the region, of these and of constants. No object of the user's is
+    kept alive. Raises: NotConstant."""
+    v = t.values.real(v)
+    if isinstance(v, MethodVar):
+        function, of = object_at_run_time(t, v.func), object_at_run_time(t, v.self)
+        return lambda: types.MethodType(function(), of())
+    if isinstance(v, FuncVar) and v.real is None and not v.attrs and not v.kwdefaults:
+        return function_at_run_time(t, v)
+    if isinstance(v, (FuncVar, InstanceVar)) and id(v) not in t.effects.touched:
+        real = real_object(t, v)
+        t.guard("ID_IS", v.source, real)
+        return Ref(real).get
+    real = to_python(t, v, classes=True)
+    if not isinstance(v, Known) and not is_constant(real):  # one that the region makes, and may change
+        raise NotConstant(words(v))
+    return lambda: real
+
+
+def function_at_run_time(t: Tracer, v: FuncVar) -> Make:
+    """What makes a function of the region anew. Raises: NotConstant."""
+    contents = [expect(t.values.real(c), CellVar).content for c in v.closure]
+    if any(c is None for c in contents):
+        raise NotConstant("a function whose variables are not all assigned")
+    cells = [object_at_run_time(t, c) for c in contents if c is not None]
+    defaults = [object_at_run_time(t, d) for d in v.defaults]
+    code, scope, name = v.code, v.globals, v.name
+
+    def make() -> types.FunctionType:
+        closure = tuple(types.CellType(c()) for c in cells)
+        return types.FunctionType(code, scope, name, tuple(d() for d in defaults) or None, closure)
+
+    return make
