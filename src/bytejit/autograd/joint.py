@@ -96,6 +96,13 @@ class GradRun(FakeRun):
                 self.leaves.append((len(self.rec.inputs) - 1, made))
         return made
 
+    def run(self) -> object:
+        """What the graph returns. An input that the graph itself makes a leaf with gradients is one of the leaves."""
+        returned, known = super().run(), {i for i, _ in self.leaves}
+        new = [(i, self.rec.inputs[i].fake) for i in self.histories if i not in known]
+        self.leaves = sorted([*self.leaves, *((i, x) for i, x in new if x.requires_grad and x.is_leaf)], key=lambda at: at[0])
+        return returned
+
     def _record(self, node: fx.Node) -> None:
         before = len(self.rec.wrote)
         super()._record(node)

@@ -71,8 +71,9 @@ def without_sets(gm: fx.GraphModule) -> Without | str:
         if any(follows(x, n, info_of(gm).needs_grad) for x in n.all_input_nodes if x in now):
             return "it sets a tensor's data and computes gradients of it"
         made = env[n] = graph.node_copy(n, env.__getitem__)
-        if n.op == "placeholder" and "look" in n.meta:
-            made.meta["val"] = make(n.meta["look"], n.meta["autograd"][0])
+        if n.op == "placeholder" and "look" in n.meta and n.meta["val"].m is not n.meta["look"]:
+            val = n.meta["val"]
+            made.meta["val"] = make(n.meta["look"], val.requires_grad if val.is_leaf else n.meta["autograd"][0])
     wanted = nodes[-1].args[0]
     if not isinstance(wanted, tuple) or any(x in now and x.meta["val"].requires_grad for x in wanted if x not in placeholders):
         return "it sets the data of a tensor that it makes"

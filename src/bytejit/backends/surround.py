@@ -34,8 +34,8 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and "look" in n.meta]
     if any(n.meta["val"].m is not n.meta["look"] for n in inputs):
         return "it changes an input's shape or strides"
-    if info.needs_grad and tracked_anew(gm):
-        return "its outputs need gradients, and it sets requires_grad of an input"
+    if info.needs_grad and used_untracked(gm):
+        return "its outputs need gradients, and it sets requires_grad of an input that it has used"
     return ""
 
 
@@ -49,15 +49,32 @@ def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
     ]
 
 
+def used_untracked(gm: torch.fx.GraphModule) -> bool:
+    """Whether an input is used before the graph turns its requires_grad on: a node of autograd would follow that use as well,
+    where it runs the graph again."""
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return any(on and next(iter(inputs[i].users)).target != "requires_grad_" for i, on in tracked_anew(gm))
+
+
 def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
-    """`call`, and then `requires_grad` of inputs as the graph sets it, which no kernel does."""
+    """`call`, and then `requires_grad` of inputs as the graph sets it, which no kernel does. It is on before a call that makes a
+    node of autograd: one of the node's edges is of that input."""
     flags = tracked_anew(gm)
     if not flags:
         return call
+    first = [i for i, on in flags if on and info_of(gm).needs_grad]
+    last = [(i, on) for i, on in flags if i not in first]
 
     def setting(*inputs: Any) -> Any:
-        found = call(*inputs)
-        for i, on in flags:
+        try:
+            for i in first:
+                inputs[i].requires_grad_(True)
+            found = call(*inputs)
+        except BaseException:
+            for i in first:
+                inputs[i].requires_grad_(False)
+            raise
+        for i, on in last:
             inputs[i].requires_grad_(on)
         return found
 

@@ -26,7 +26,7 @@ from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
 
 from .flipped_views import in_plain_parts
-from .surround import counted, fakes_of, guarded, not_normalised, through_torch
+from .surround import counted, fakes_of, guarded, not_normalised, through_torch, tracked_anew
 
 Build = Callable[[fx.GraphModule, Aten], Callable]
 Change = Callable[[Aten], Aten]
@@ -68,6 +68,8 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
     try:
         parts = parts_of(gm, lay_out)
     except (Dependent, WrittenInput) as e:
+        if tracked_anew(gm):
+            raise CannotNormalise(f"{e}, and it sets requires_grad of an input") from e
         cut = cut_after(gm, e.node) if isinstance(e, Dependent) else cut_around(gm, e)
         calls = [run_by_torch(part) if part.plain else either(part.graph, build, lay_out) for part in cut]
         report = report_of(gm)
