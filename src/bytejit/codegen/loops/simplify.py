@@ -24,7 +24,8 @@ OnLoad = Callable[[Expr, tuple, Any], Any]
 
 
 class Rewriter:
-    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`; every load gets `mask` as well.
+    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`; every load gets `mask` as well, and
+    what may raise passes its check where the mask does not hold.
 
     refs: result of a reduction -> its new name, by which the reduction is renamed too, or a value to use in its place.
     only: the buffers whose loads `on_load` may replace, where neither axes nor masks change: expressions without them are
@@ -83,7 +84,7 @@ class Rewriter:
         """One node whose operands are rewritten already."""
         if e.kind == "op":
             args = tuple(self.memo[id(a)] for a in e.args)
-            return make_op(self.cons, e, args)
+            return make_op(self.cons, e, args if self.mask is None else passing(self.cons, e, args, self.mask))
         if e.kind == "load":
             mask = self.memo[id(e.mask)] if e.mask is not None else None
             coords = self.coords(e.attr)
@@ -263,7 +264,19 @@ def work(roots: Iterable[Expr]) -> int:
 
 def may_raise_itself(e: Expr) -> bool:
     """Whether a node may set the error flag: an index out of range, or an integer division by zero."""
-    return e.kind == "op" and table().by_name[e.name].raises and e.dtype[0] in "iu"
+    return e.kind == "op" and table().by_name[e.name].raises is not None and e.dtype[0] in "iu"
+
+
+def passing(cons: Cons, e: Expr, args: tuple[Expr, ...], mask: Expr) -> tuple[Expr, ...]:
+    """The operands of an op that may raise, so that it does not where the mask is false: eager does not compute it there."""
+    if not may_raise_itself(e):
+        return args
+    at, value = table().by_name[e.name].raises or (0, 0)
+    checked = args[at]
+    if checked.kind == "const" or checked.kind == "load" and (value == 0 or checked.mask is None):
+        return args  # a masked load returns 0; without a mask it reads an element that eager checks too
+    safe = cons.op("select", (mask, checked, cons.const(value, checked.dtype)), checked.dtype, e.where)
+    return (*args[:at], safe, *args[at + 1 :])
 
 
 def checks(roots: Iterable[Expr]) -> list[Expr]:

@@ -14,7 +14,7 @@ codegen/ops/rows/pointwise.py makes
 - tests: every row is run against `ref` over its dtypes, inside `domain`, with nan, inf, -0.0, empty and non-contiguous inputs.
 
 Texts. {0} {1} {2}: operand names; {T}: the result's type in the target language; {A}: the type of operand 0; {attr}:
-the node's attr; {err}: where the error code goes (a pointer to int in C++; rows that use it have raises=True). A text
+the node's attr; {err}: where the error code goes (a pointer to int in C++; rows that use it have `raises`). A text
 is a str for all dtypes, or a dict by class: "float", "int", "bool" (f64 f32 | i64 i32 i16 i8 u8 | b8), or a dtype
 name, which wins. The class is that of OPERAND `by` (default the result: by=None). `bj::` names are functions of the
 C++ prelude (overloaded on type; f16 and bf16 never reach them: they are computed in f32). `libdevice`/`tl` are
@@ -56,7 +56,8 @@ class Op:
     domain: tuple[float, float] = (-10, 10)  # where tests draw floats from
     dtypes: frozenset[str] = FLOATS | INTS  # dtypes of operand 0 that the row takes
     cost: int = 1  # per element, in additions
-    raises: bool = False  # may set the error flag: never moved above a write to an input
+    # may set the error flag, so never moved above a write to an input: which operand is checked, and a value that passes
+    raises: tuple[int, int] | None = None
     refuses: bool = False  # rows with a lower function: it may raise for values of its operands, as `raises` says of others
     # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
     rounds: tuple[int, ...] = ()

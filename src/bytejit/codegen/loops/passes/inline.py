@@ -15,6 +15,7 @@ from bytejit.codegen.loops.simplify import (
     axes_below,
     bytes_of,
     checks,
+    conjuncts,
     cost,
     elements,
     innermost,
@@ -119,10 +120,23 @@ def makes_checks(readers: list[Kernel], store: Store, sizes: dict[str, Any]) -> 
     if not found:
         return True
     names = set().union(*map(axes_below, found))
-    dims = {d: sizes[name] for d, c in enumerate(store.coords) for name in ix.variables(c) & names}
+    shape = [next((sizes[name] for name in ix.variables(c)), 1) for c in store.coords]
+    dims = [d for d, c in enumerate(store.coords) if ix.variables(c) & names]
     own = [e for k in readers for e in loads(kernel_roots(k)) if e.name == store.buffer]
     return any(
-        (e.mask is None or not e.mask.loads) and reaches_all([(e.attr[d], n) for d, n in dims.items()], sizes) for e in own
+        (e.mask is None or only_bounds(e.mask, e.attr, shape)) and reaches_all([(e.attr[d], shape[d]) for d in dims], sizes)
+        for e in own
+    )
+
+
+def only_bounds(mask: Expr, coords: tuple[ix.Index, ...], shape: list[Any]) -> bool:
+    """Whether a mask asks no more than that coordinates lie within the buffer."""
+    bounds = {("ge", c, ix.index(0)) for c in coords} | {("lt", c, ix.index(n)) for c, n in zip(coords, shape)}
+    return all(
+        e.kind == "op"
+        and all(a.kind in ("index", "const") for a in e.args)
+        and (e.name, *(ix.index(a.attr) for a in e.args)) in bounds
+        for e in conjuncts(mask)
     )
 
 
