@@ -139,6 +139,7 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "stride": (lambda x: x.as_strided((x.shape[0],), (x.stride(0),)), SIZES, 3),
     "new of list": (lambda x: torch.zeros([x.shape[1], 3]) + x.sum(), SIZES, 3),
     "interpolate": (lambda x: F.interpolate(x[None, None], scale_factor=2), SIZES, 3),
+    "interpolate by fractions": (lambda x: F.interpolate(x[None, None], scale_factor=(1.7, 0.6), mode="bilinear"), LARGER, 3),
     "interpolate to": (lambda x: F.interpolate(x[None, None], size=(x.shape[0] * 2, 5), mode="bilinear"), SIZES, 3),
     "conv": (lambda x: F.conv1d(x[None, :2], torch.ones(3, 2, 2)), [(3, 8), (3, 9), (3, 17), (3, 64)], 2),
     "conv2d": (lambda x: F.conv2d(x[None, None], torch.ones(3, 1, 3, 3), stride=2, padding=1), SIZES, 3),
@@ -806,6 +807,7 @@ def test_a_marked_dim_may_have_conditions() -> None:
 EMPTY: dict[str, Callable] = {
     "interpolate": lambda x: F.interpolate(x[None], scale_factor=0.5, mode="linear"),
     "interpolate 2d": lambda x: F.interpolate(x[None, None], scale_factor=(2, 1.7), mode="bicubic"),
+    "interpolate to the same": lambda x: F.interpolate(x[None, None], scale_factor=1.2, mode="bilinear"),
     "adaptive pool": lambda x: F.adaptive_avg_pool2d(x[None, None], (x.shape[0], 1)),
     "adaptive pool to": lambda x: F.adaptive_avg_pool1d(x[None], 5),
     "max pool": lambda x: F.max_pool2d(x[None], 3, stride=2, padding=1, ceil_mode=True),

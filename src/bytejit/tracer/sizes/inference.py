@@ -102,6 +102,7 @@ class SymbolicInference(Component):
             said = infer_sized(fn, args, kwargs)
         if said is not None:
             return said[1]
+        single = once(fn, args, kwargs)
         before, fixed, error, result = env.save(), env.fixed, None, None
         outs = [(x, x.m) for x in tree_leaves(kwargs.get("out")) if type(x) is Fake]
         may_copy = fn in MAY_COPY
@@ -113,13 +114,13 @@ class SymbolicInference(Component):
                 result = fn(*args, **kwargs)
             if may_copy:
                 self.t.copying.note_copy(args, result, [*env.waived])
-            if env.fixed == fixed or once(fn, args, kwargs) or any(x.m is not m for x, m in outs):
+            if env.fixed == fixed or single or any(x.m is not m for x, m in outs):
                 return result
         except (DataDependent, NoFake):
             raise
         except Exception as e:
             # judged below, when the other way has been tried
-            if once(fn, args, kwargs) or any(x.m is not m for x, m in outs):
+            if single or any(x.m is not m for x, m in outs):
                 raise
             error = e
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
@@ -172,10 +173,11 @@ def once(fn: Callable, args: Any, kwargs: dict) -> bool:
 
 def resized_by_kernel(fn: Callable, args: Any, kwargs: dict) -> bool:
     """Whether torch's Python decomposition of a resizing differs from its kernel: it rounds other bytes, and the kernel does
-    not scale where the size stays (a size of 5 by 1.1)."""
+    not scale where the size stays (a size of 5 by 1.1). Of a symbolic size that it does not stay is a condition."""
     name = getattr(fn, "__name__", "")
     if not any(word in name for word in RESIZED):
         return False
     given = [x for x in (*args, *kwargs.values()) if type(x) is Fake]
     scales = [x for x in numbers_in((args, kwargs)) if type(x) is float]
-    return any(x.dtype == torch.uint8 for x in given) or any(x > 1 and x != int(x) for x in scales)
+    stays = (torch.sym_int(n * s) == n for x in given for n in x.m.shape[2:] for s in scales if s > 1 and s != int(s))
+    return any(x.dtype == torch.uint8 for x in given) or any(stays)
