@@ -37,7 +37,6 @@ from bytejit.tracer.torch import (
     parameters,
     process_groups,
     recurrent,
-    refused_dtypes,
     scans,
     scripted,
     state,

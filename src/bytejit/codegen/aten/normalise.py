@@ -38,6 +38,7 @@ from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check
 from .mutation import CannotNormalise
 from .recorder import Recorder
+from .refused_dtypes import check_function
 from .rewrite import drop_dead
 from .whole_functions import PADS, differentiates, pad, stays_whole, whole
 
@@ -152,6 +153,7 @@ class FakeRun:
             raise CannotNormalise(why)
         if node.target is torch.manual_seed:
             raise CannotNormalise("the seed of random numbers is set within the graph")
+        check_function(node.target, args, kwargs)
         if node.target in FUSED:
             return FUSED[node.target](*args, **kwargs)
         if (op := stays_whole(node.target, args, kwargs, self.attention_at_start)) is not None:
@@ -186,6 +188,7 @@ class _Wholes(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        check_function(func, args, kwargs)
         if (op := stays_whole(func, args, kwargs, self.run.attention_at_start)) is not None:
             return whole(self.run.rec, func, op, args, kwargs)
         if differentiates(args, kwargs):

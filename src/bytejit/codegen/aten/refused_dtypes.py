@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
+
+from .mutation import CannotNormalise
 
 FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
 COMPLEX = frozenset((torch.complex64, torch.complex128))
@@ -45,3 +48,17 @@ def refused_dtype(name: str, given: dict) -> bool:
         found = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
     found = given.get("dtype") or found
     return found in _KNOWN and found not in TAKES[name]
+
+
+# functions with kernels of their own, of which fakes run another that takes more dtypes
+_POOL = torch.ops.aten.max_pool1d
+OF_FUNCTIONS = dict.fromkeys((torch.nn.functional.max_pool1d, torch.max_pool1d, _POOL, _POOL.default), FLOATS)
+
+
+def check_function(function: Any, args: tuple, kwargs: dict) -> None:
+    """Raises: CannotNormalise for a call whose kernel on a CPU refuses its dtype. With indices it is another kernel."""
+    if function not in OF_FUNCTIONS or kwargs.get("return_indices", len(args) > 6 and args[6]):
+        return
+    x = args[0] if args else kwargs.get("input", kwargs.get("self"))
+    if isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.dtype not in OF_FUNCTIONS[function]:
+        raise CannotNormalise(f"{function.__name__}: a dtype that torch refuses")
