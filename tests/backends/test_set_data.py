@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import bytejit
+
 from ..autograd.beside import BACKENDS, beside
 
 pytestmark = pytest.mark.parametrize("backend", BACKENDS)
@@ -114,16 +116,54 @@ def test_a_leaf(backend: str) -> None:
     beside(backend, kept_apart, lambda: (torch.randn(4, requires_grad=True), torch.randn(4)), call, steps=2)
 
 
-def test_gradients_of_what_was_set(backend: str) -> None:
-    """Left to torch: a leaf that is set, and computed from afterwards."""
+def then_read(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.data = y * 2
+    return (x * y).sum()
 
-    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        x.data = y * 2
-        return (x * y).sum()
+
+def moved(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.data = x.data * 0.9 + x.detach()[0]
+    return (x * y).sin().sum()
+
+
+def of_another_shape(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.data = x.data.repeat(2)
+    return (x * x).sum() + y.sum()
+
+
+def whole_steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        x.data = x.data - 0.1 * y
+        (x * y).sin().sum().backward()
+    return (x * y).sum()
+
+
+def read_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Left to torch: its backward pass reads what eager has saved before the assignment."""
+    a = (x * x).sin()
+    x.data = x.data + y
+    return (a + x * y).sum()
+
+
+def written_behind(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Left to torch behind the assignment: the tensor has the memory of another."""
+    x.data = y
+    x.data.add_(1)
+    return (x * y).sum()
+
+
+FOLLOWED = {then_read: 0, moved: 0, of_another_shape: 0, whole_steps: 0, read_before: 1, written_behind: 1}
+
+
+@pytest.mark.parametrize("f", FOLLOWED, ids=lambda f: f.__name__)
+def test_gradients_of_what_was_set(f: Callable, backend: str) -> None:
+    """A leaf that is set, and computed from afterwards."""
 
     def drive(f: Callable, *args: torch.Tensor) -> torch.Tensor:
         out = f(*args)
         out.backward()
         return out
 
-    beside(backend, f, lambda: (torch.randn(4, requires_grad=True), torch.randn(4)), drive, torch_runs=1)
+    inputs = lambda: (torch.randn(4, requires_grad=True), torch.randn(4))  # noqa: E731
+    beside(backend, f, inputs, drive, steps=1 if f is of_another_shape else 2, torch_runs=None if FOLLOWED[f] else 0)
+    assert bool(bytejit.counters["fallbacks"]) == bool(FOLLOWED[f])

@@ -1,4 +1,6 @@
-"""Graphs that set a tensor's `data`. The new data become one more result, which is assigned after the call."""
+"""Graphs that set a tensor's `data`. The new data become one more result, which is assigned after the call. Where gradients are
+computed of what was set, the graph is cut around the assignments, which torch makes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from typing import Any
 
 from torch import fx
 
+from bytejit.autograd.cut_graph import CutPart, WrittenInput, calls_of, cut_around, joined, run_by_torch
+from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, report_of
@@ -35,7 +39,10 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
         return compile(gm)
     found = without_sets(gm)
     if isinstance(found, str):
-        return through_torch(gm, found)
+        parts = cut_at_sets(gm)
+        if parts is None:
+            return through_torch(gm, found)
+        return joined(gm, parts, [run_by_torch(part) if part.plain else compile(part.graph) for part in parts])
     call, sets, given, lent = compile(found.graph), found.sets, dict(found.given), info_of(gm).needs_grad
 
     def assigning(*inputs: Any) -> Any:
@@ -105,3 +112,27 @@ def follows(x: fx.Node, user: fx.Node, needs_grad: bool) -> bool:
     """Whether autograd may follow what a node computes from a tensor whose data were set."""
     value = user.meta.get("val")
     return bool(x.meta["val"].requires_grad) and (type(value) is not Fake or value.requires_grad or needs_grad)
+
+
+def cut_at_sets(gm: fx.GraphModule) -> list[CutPart] | None:
+    """The parts of a graph between assignments to inputs' data, in order. None where autograd follows something from one part to
+    another: it would be computed from data that are no longer there."""
+    sets = [n for n in calls_of(gm) if n.target is set_data]
+    if info_of(gm).settings.options.freeze or any(n.args[0].op != "placeholder" for n in sets):
+        return None
+    try:
+        parts = cut_around(gm, WrittenInput(sets, []))
+    except CannotNormalise:
+        return None
+    nodes = {n.name: n for n in gm.graph.nodes}
+    crossing = [nodes[name] for part in parts[:-1] for name in part.outputs]
+    if any(n.meta["val"].requires_grad and not all(user in sets for user in n.users) for n in crossing):
+        return None
+    looks = {n.args[0].name: n.args[0].meta["look"] for n in sets}
+    for part in parts:
+        for n in part.graph.graph.nodes:
+            if n.op == "placeholder" and n.name in looks:
+                n.meta |= {"look": looks[n.name], "val": make(looks[n.name], n.meta["val"].requires_grad)}
+        looks |= {n.args[0].name: nodes[n.args[1].name].meta["val"].m for n in calls_of(part.graph) if n.target is set_data}
+        part.graph.meta[INFO] = replace(info_of(part.graph), sets_data=False)
+    return parts
