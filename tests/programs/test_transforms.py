@@ -330,6 +330,63 @@ def test_transforms_around_a_compiled_function():
             torch.testing.assert_close(compiled(x), f(x))
 
 
+class Noting(torch.overrides.TorchFunctionMode):
+    """Notes what it is asked, and puts a difference in the place of a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_function__(self, fn, types, args=(), kwargs=None):
+        self.asked.append(getattr(fn, "__name__", ""))
+        return args[0] - args[1] if fn is torch.Tensor.add else fn(*args, **(kwargs or {}))
+
+
+@case(F(2, 3), graphs=1)
+def test_vmap_under_a_mode(x):
+    """The mode is asked within the mapped function, and by torch's own Python around it"""
+    with Noting() as noting:
+        found = (
+            torch.vmap(lambda a: a.add(a * 2))(x),
+            torch.vmap(torch.vmap(lambda a, b: a.add(b), in_dims=(0, None)), in_dims=(None, 0), out_dims=1)(x[0], x[:, 0]),
+            torch.vmap(lambda a: a.add(1), in_dims=-1, chunk_size=2)(x),
+        )
+    return found, noting.asked
+
+
+def test_vmap_under_a_mode_around_the_call():
+    """As in eager"""
+
+    def f(x):
+        return torch.vmap(lambda a: a.add(a * 2))(x)
+
+    x = torch.linspace(0, 1, 6).reshape(2, 3)
+    with Noting() as plain:
+        want = f(x)
+    compiled = targets.compiled(f, "eager")
+    for _ in range(2):
+        with Noting() as noting:
+            made = compiled(x)
+        torch.testing.assert_close(made, want)
+        assert noting.asked == plain.asked
+
+
+def test_masks_of_several_maps_under_the_mode_of_flexible_attention():
+    """How libraries make attention masks: indices are tensors, the mode turns `mask[b, k]` into an operation"""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    def f(mask):
+        made = lambda b, q, k: (q >= k) & mask[b, k]
+        for dims in ((None, None, 0), (None, 0, None), (0, None, None)):
+            made = torch.vmap(made, in_dims=dims)
+        with TransformGetItemToIndex():
+            return made(*map(torch.arange, (mask.shape[0], mask.shape[1], mask.shape[1])))
+
+    mask = torch.arange(10).view(2, 5) % 3 > 0
+    compiled = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(mask), f(mask))
+
+
 @case(F(2, 3), breaks=True)
 def test_autograd_functional(x):
     """torch.autograd.functional and linearize: called as they are, one break each"""

@@ -196,7 +196,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     leaves = [t.values.real(v) for v in t.iteration.iterate(args[2])]
     if not leaves or not all(isinstance(v, TensorVar) and v.node is not None for v in leaves):
         raise Break(f"torch.func.{kind} of a value that is not a tensor")
-    if t.overrides.modes or t.inference:
+    if t.overrides.modes and kind != "vmap" or t.inference:  # modes are asked about torch.autograd.grad within the others
         raise Break(f"torch.func.{kind} under a mode")
     grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
