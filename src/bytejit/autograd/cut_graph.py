@@ -85,6 +85,22 @@ def cut_around(gm: fx.GraphModule, written: WrittenInput) -> list[CutPart]:
     return parts_between(gm, groups, plain, str(written), written)
 
 
+def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[CutPart] | None:
+    """The parts before, of and behind calls that torch makes, in order. None where autograd follows something from one part to
+    another: a backward pass may run within the graph, or read what a call has changed."""
+    if info_of(gm).settings.options.freeze:
+        return None
+    try:
+        parts = cut_around(gm, WrittenInput(calls, []))
+    except CannotNormalise:
+        return None
+    nodes = {n.name: n for n in gm.graph.nodes}
+    crossing = [nodes[name] for part in parts[:-1] for name in part.outputs]
+    tensors = [n for n in crossing if isinstance(n.meta.get("val"), torch.Tensor)]
+    followed = any(n.meta["val"].requires_grad and not all(user in calls for user in n.users) for n in tensors)
+    return None if followed else parts
+
+
 def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
     """The nodes that do something."""
     return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]

@@ -24,15 +24,18 @@ from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, was_written
 
 from .reshaped_inputs import apart_from_reshapes
+from .seeds import apart_from_seeds
 from .set_data import apart_from_sets
 
 _RESHAPES = frozenset(name.removeprefix("aten::") for name in (*RESHAPING, "aten::resize_", "aten::set_"))
 
 
 def in_plain_parts(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
-    """The callable that `compile` makes of a graph, which neither sets data, reshapes inputs nor returns flipped views
-    itself."""
-    return apart_from_sets(gm, partial(apart_from_reshapes, compile=partial(apart_from_flips, compile=compile)))
+    """The callable that `compile` makes of a graph, which sets no seed and no data, reshapes no input and returns no
+    flipped view itself."""
+    for apart in (apart_from_flips, apart_from_reshapes, apart_from_sets):
+        compile = partial(apart, compile=compile)
+    return apart_from_seeds(gm, compile)
 
 
 def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:

@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from bytejit.autograd.cut_graph import CutPart, WrittenInput, calls_of, cut_around, joined, run_by_torch
-from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.autograd.cut_graph import CutPart, calls_of, cut_at, joined, run_by_torch
 from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, report_of
@@ -115,24 +114,16 @@ def follows(x: fx.Node, user: fx.Node, needs_grad: bool) -> bool:
 
 
 def cut_at_sets(gm: fx.GraphModule) -> list[CutPart] | None:
-    """The parts of a graph between assignments to inputs' data, in order. None where autograd follows something from one part to
-    another: it would be computed from data that are no longer there."""
+    """The parts of a graph between assignments to inputs' data, in order. None where it cannot be cut."""
     sets = [n for n in calls_of(gm) if n.target is set_data]
-    if info_of(gm).settings.options.freeze or any(n.args[0].op != "placeholder" for n in sets):
+    if any(n.args[0].op != "placeholder" for n in sets) or (parts := cut_at(gm, sets)) is None:
         return None
-    try:
-        parts = cut_around(gm, WrittenInput(sets, []))
-    except CannotNormalise:
-        return None
-    nodes = {n.name: n for n in gm.graph.nodes}
-    crossing = [nodes[name] for part in parts[:-1] for name in part.outputs]
-    if any(n.meta["val"].requires_grad and not all(user in sets for user in n.users) for n in crossing):
-        return None
+    made = {n.name: n.meta["val"] for n in gm.graph.nodes if isinstance(n.meta.get("val"), Fake)}
     looks = {n.args[0].name: n.args[0].meta["look"] for n in sets}
     for part in parts:
         for n in part.graph.graph.nodes:
             if n.op == "placeholder" and n.name in looks:
                 n.meta |= {"look": looks[n.name], "val": make(looks[n.name], n.meta["val"].requires_grad)}
-        looks |= {n.args[0].name: nodes[n.args[1].name].meta["val"].m for n in calls_of(part.graph) if n.target is set_data}
+        looks |= {n.args[0].name: made[n.args[1].name].m for n in calls_of(part.graph) if n.target is set_data}
         part.graph.meta[INFO] = replace(info_of(part.graph), sets_data=False)
     return parts

@@ -14,7 +14,7 @@ from bytejit.tracer.core.constants import to_python
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar, Var, expect
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, SymVar, TensorVar, Var, expect
 
 _C = torch._C
 _regions = itertools.count(1)
@@ -214,8 +214,10 @@ def effect_node(t: Tracer, function: Callable, *args: object) -> Var:
 @models(torch.manual_seed)
 def manual_seed(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Sets the seed when the graph runs, between the operations that draw."""
-    seed = t.const([*args, *kwargs.values()][0])
-    if type(seed) is not int:
+    given = t.values.real([*args, *kwargs.values()][0])
+    if type(given) is SymVar and isinstance(given.value, torch.SymInt):
+        seed = t.tensors.to_node_arg(given)
+    elif type(seed := t.const(given)) is not int:
         raise Break("a seed that is not a plain int")
     node = t.graph.call_function(torch.manual_seed, (seed,))
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
