@@ -2,9 +2,12 @@
 
 import contextlib
 
+import pytest
 import torch
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+
+import bytejit
 
 from .harness import F, Sign, case, program
 
@@ -531,3 +534,18 @@ def test_c_enumeration():
         return x * table[b] + int(b), b.name, b.value, repr(b), str(b), f"{b}", same, list(dict.fromkeys([b, b]))
 
     return f
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_which_inputs_have_gradients_where_they_are_enabled_in_the_region(backend):
+    def f(x, w):
+        plain = x + w
+        with torch.enable_grad():
+            made = x * 2 + w
+        return made, plain
+
+    compiled = bytejit.compile(f, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        for of in ((False, False), (True, False), (False, True), (True, True), (False, False)):
+            given = [torch.ones(2, requires_grad=r) for r in of]
+            assert [v.requires_grad for v in compiled(*given)] == [v.requires_grad for v in f(*given)] == [any(of), False]

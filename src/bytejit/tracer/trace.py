@@ -18,7 +18,7 @@ from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
-from bytejit.guards.kinds import DISTINCT, Distinct
+from bytejit.guards.kinds import DISTINCT, TENSOR, Distinct
 from bytejit.guards.references import NotingPrinter
 from bytejit.guards.sources import KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.runtime.early_draws import Draw
@@ -205,9 +205,10 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
 def add_last_guards(t: Tracer) -> None:
     """Add the guards whose need is known only at the end of the region."""
     if t.reads_grad and not t.grad_matters:
-        for v in t.inputs:
-            if isinstance(v, TensorVar):
-                t.guards.add("TENSOR", v.origin, t.sizes.tensor_check(v.real, v.origin, True))
+        for v in t.inputs:  # guarded without it when they were read, as long as gradients were off
+            for g in t.guards.on(v.origin) if isinstance(v, TensorVar) else ():
+                if g.kind == TENSOR:
+                    t.guards.replace(g, replace(g.value, requires_grad=v.real.requires_grad))
     add_alias_guards(t)
     add_key_guards(t)
     external_iterators.add_guards(t)
