@@ -3,6 +3,7 @@ of them and of what detach() makes, beside an operation that makes a region of i
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Callable
 from typing import Any
@@ -87,3 +88,58 @@ def test_a_tensor_says_what_it_says_in_eager(kind: str, of: str) -> None:
         y, said = (bytejit.optimize("eager")(ask) if compiled else ask)(x)
         told.append({name: _shown(value, x, y) for name, value in zip(PROPERTIES + QUESTIONS, said, strict=True)})
     assert told[0] == told[1]
+
+
+class Needs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * (2 if ctx.needs_input_grad[0] else 3)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+OTHERS: dict[str, Callable[[], torch.Tensor]] = {
+    "with a hook": lambda: _after(torch.ones(3, 4, requires_grad=True), "register_post_accumulate_grad_hook", print),
+    "retains its gradient": lambda: _after(torch.ones(3, 4, requires_grad=True) * 2, "retain_grad"),
+    "a second result": lambda: torch.ones(6, 4, requires_grad=True).split(3)[1],
+    "an offset": lambda: torch.ones(5, 4)[2:],
+    "shared": lambda: torch.ones(3, 4).share_memory_(),
+    "known zeros": lambda: torch._efficientzerotensor((3, 4)),
+    "attribute": lambda: _after(torch.ones(3, 4), "__setattr__", "late", 5),
+}
+TOLD = [f"x.{name}" for name in PROPERTIES] + [f"x.{name}()" for name in QUESTIONS]
+TOLD += ["x.view(-1).requires_grad", "x[1:].storage_offset()", "copy.deepcopy(x).requires_grad", "Needs.apply(x).sum().item()"]
+TOLD += ["x.as_strided((2,), (1,), 1).sum().item()", "x.as_strided_scatter(torch.zeros(2), (2,), (1,), 8).sum().item()"]
+TOLD += ["hasattr(x, 'late')"]
+
+
+def _after(x: torch.Tensor, method: str, *args: object) -> torch.Tensor:
+    getattr(x, method)(*args)
+    return x
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_inputs_are_may_change_between_calls(grad: bool) -> None:
+    """One function for each question, which is compiled once and meets all inputs"""
+
+    def result(f: Callable, x: torch.Tensor) -> Any:
+        try:
+            return _shown(f(x)[1], x, x)
+        except Exception as e:
+            return type(e)
+
+    inputs = {name: make() for name, make in (INPUTS | OTHERS).items()}
+    wrong = []
+    for text in TOLD:
+        bytejit.reset()
+        scope = {"copy": copy, "Needs": Needs, "torch": torch}
+        asked = eval(f"lambda x: (x + 1, {text})", scope)
+        compiled = bytejit.compile(asked, backend="eager", options={"recompile_limit": 60})
+        with torch.set_grad_enabled(grad):
+            for name in (*inputs, *reversed(inputs)):
+                if result(compiled, inputs[name]) != result(asked, inputs[name]):
+                    wrong.append((text, name))
+    assert set(wrong) <= {("copy.deepcopy(x).requires_grad", "known zeros")}  # torch's copy of them fails

@@ -32,6 +32,7 @@ from bytejit.tracer.objects import caching, class_facts, external_iterators, gen
 from bytejit.tracer.objects.identities import add_key_guards
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
+from bytejit.tracer.torch.storage_offsets import guard_views_by_offset
 
 from .assembly import new_tracer
 from .region import let_go, run_region
@@ -209,6 +210,7 @@ def add_last_guards(t: Tracer) -> None:
             for g in t.guards.on(v.origin) if isinstance(v, TensorVar) else ():
                 if g.kind == TENSOR:
                     t.guards.replace(g, replace(g.value, requires_grad=v.real.requires_grad))
+    guard_views_by_offset(t)
     add_alias_guards(t)
     add_key_guards(t)
     external_iterators.add_guards(t)

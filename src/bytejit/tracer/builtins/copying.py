@@ -94,6 +94,8 @@ def _deep(t: Tracer, v: Var, memo: Memo) -> Var:
 def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo: Memo | None = None) -> Var:
     """A copy whose parts went through `part`. Raises: Break for objects that copy themselves in C."""
     if isinstance(v, TensorVar):
+        if memo is not None:
+            t.tensor_attributes.guard_history(v, v.fake.requires_grad)
         if memo is not None and (v.fake.requires_grad or t.type_of(v) is torch.nn.Parameter):
             return parameters.copied(t, v)
         return t.tensors.call_tensor_op(torch.Tensor.clone, [v], {}) if memo is not None else _no_copy(v)

@@ -66,8 +66,8 @@ def apply_as_stored() -> object:
 
 @replaces(apply_as_stored())
 def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad and torch.is_grad_enabled() for a in args)
-    if any(needs) and not kwargs:
+    needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+    if torch.is_grad_enabled() and any(needs) and not kwargs:
         return with_backward(cls, needs, args)
     if torch.is_grad_enabled() and kwargs:
         return with_keywords(cls)

@@ -14,13 +14,16 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, Known, Lazy, MethodVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, Known, Lazy, MethodVar, TensorVar, Var
 from bytejit.tracer.torch.conjugate_views import is_read_conjugated
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
 
-SAME = {"_grad": "grad"}  # two names of one attribute
+# of an input: no guard on tensors says what they are, and a fake has others
+GUARDED_ONE_BY_ONE = ("retains_grad", "output_nr", "grad_dtype", "_post_accumulate_grad_hooks")
+
+SAME = {"_grad": "grad", "_grad_fn": "grad_fn"}  # two names of one attribute
 
 
 class TensorAttributes(Component):
@@ -66,10 +69,20 @@ class TensorAttributes(Component):
         return self.t.values.constant(getattr(v.fake, name))
 
     def _tensor_property(self, v: TensorVar, name: str) -> Var:
-        if name == "is_leaf" and v.source is not None:
+        if name == "is_leaf" or name == "requires_grad" and not self.t.grad_matters:
+            self.guard_history(v, name == "is_leaf")
+        if name == "is_leaf" and v.source is not None and v.fake.requires_grad is v.real.requires_grad:
             return self.t.values.constant(v.real.is_leaf)
+        if name in GUARDED_ONE_BY_ONE and v.source is not None:
+            try:
+                value = getattr(v.real, name)
+            except (AttributeError, RuntimeError):
+                raise Break(f"a tensor's {name}") from None
+            return self.t.values.memo_lazy(("t", id(v), name), value, lambda: Attr(v.origin, name))
         if name == "_base":
             return self._base(v)
+        if name == "_has_symbolic_sizes_strides":  # only the fake's are
+            return FALSE
         if name in SAID_BY_THE_REAL_ONE:
             raise Break(f"a tensor's {name}")
         try:
@@ -81,6 +94,19 @@ class TensorAttributes(Component):
         if isinstance(value, torch.Tensor):
             return self.t.tensors.call_tensor_op(getattr, [v, Known(name)], {})
         return self.t.calls.model(value)
+
+    def guard_history(self, v: TensorVar, leaf: bool) -> None:
+        """Guard whether v requires gradients. leaf: also whether it is a leaf. Raises: Break for what is made with gradients off
+        and may be a view of a view from outside: it may require them or not."""
+        if not self.t.grad_matters:
+            self.t.reads_grad = True
+        if v.source is not None and leaf:
+            self.t.guard("EQUALS", Attr(v.source, "is_leaf"), v.real.is_leaf)
+        for i in self.t.inputs if v.source is None and v.fake.requires_grad and not self.t.grad_matters else ():
+            if isinstance(i, TensorVar) and i.fake.requires_grad:
+                self.t.guard("EQUALS", Called(Attr(i.origin, "_is_view")), i.real._is_view())
+                if i.real._is_view():
+                    raise Break("whether a view that is made with gradients off requires them")
 
     def _base(self, v: TensorVar) -> Var:
         """The tensor that v is a view of, or None. An input may be a view itself: its own is then that of its views."""
@@ -135,6 +161,22 @@ def fits_as_grad(v: TensorVar, value: Var) -> bool:
         return isinstance(value, Known) and value.obj is None
     a, b = v.fake.m, value.fake.m
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+
+
+def _asked_of_the_real_one(name: str) -> None:
+    """A method without arguments, of which no guard on tensors says what it returns."""
+    method = getattr(torch.Tensor, name)
+
+    @models(method)
+    def asked(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        v = t.values.real(args[0])
+        if isinstance(v, TensorVar) and v.source is not None:
+            return Lazy(method(v.real), Called(Attr(v.source, name)))
+        return t.tensors.call_tensor_op(method, args, kwargs)
+
+
+_asked_of_the_real_one("is_shared")
+_asked_of_the_real_one("_is_zerotensor")
 
 
 @models(torch.Tensor._is_view)
