@@ -14,7 +14,7 @@ from bytejit.codegen.loops.ir import Buffer, View
 from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
-from bytejit.common.dtypes import torch_dtype
+from bytejit.common.dtypes import DTYPES, torch_dtype
 from bytejit.errors import Bug
 
 from .check import LibraryResults
@@ -173,7 +173,8 @@ class Operands:
 
     def is_large(self, name: str | None) -> bool:
         """Whether a gradient of an input is worth the search for its memory."""
-        size = extent(self.plan.buffers[name]) if name is not None else 0
+        b = self.plan.buffers[name] if name is not None else None
+        size = extent(b) if b is not None and b.dtype in DTYPES else 0  # kernels make no complex numbers
         return isinstance(size, int) and size >= GRAD_LEAST
 
     def finder_of_old_grads(self) -> Callable[..., OldGrads]:
