@@ -171,3 +171,48 @@ def test_gradients_of_a_result_that_views_what_nothing_shows():
         (f(x) * torch.tensor([1j, 2, 3])).real.sum().backward()
         given.append(x.grad)
     torch.testing.assert_close(*given)
+
+
+def layer_of_waves():
+    """A Fourier layer beside a convolution: the backward pass reads complex weights conjugated, then the optimizer writes them"""
+    torch.manual_seed(0)
+    waves = torch.nn.Parameter(torch.randn(3, 3, 3, dtype=torch.complex64) * 0.1)
+    beside = torch.nn.Conv1d(3, 3, 1)
+    opt = torch.optim.Adam([waves, *beside.parameters()], 1e-2)
+
+    def step(x):
+        made = x
+        for _ in range(2):
+            frequencies = torch.fft.rfft(made)
+            kept = torch.zeros_like(frequencies)
+            kept[:, :, :3] = torch.einsum("bix,iox->box", frequencies[:, :, :3], waves)
+            made = torch.nn.functional.gelu(torch.fft.irfft(kept, n=x.size(-1)) + beside(made))
+        loss = (made - x).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return step, lambda: [waves.detach(), *(p.detach() for p in beside.parameters()), *(p.grad for p in beside.parameters())]
+
+
+def written_then_read(z):
+    """The view is read before the write and after it"""
+    w = z * 2
+    v = w.conj()
+    before = v * 1
+    w.mul_(3)
+    return before, v + 1, w
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_what_was_read_conjugated_is_written(backend: str) -> None:
+    bytejit.counters.clear()
+    results = []
+    for compiled in (False, True):
+        step, observe = layer_of_waves()
+        step = bytejit.compile(step, backend=backend) if compiled else step
+        results.append([*(step(torch.linspace(0, n, 48).view(2, 3, 8)) for n in range(1, 5)), *observe()])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+    assert not bytejit.counters["fallbacks"] and not bytejit.counters["faults"]
+    check(written_then_read, args=lambda r: (torch.complex(r.f(2, 3), r.f(2, 3)),), backend=backend, tol=(1e-5, 1e-6))

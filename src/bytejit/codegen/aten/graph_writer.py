@@ -122,6 +122,8 @@ class GraphWriter(TorchDispatchMode):
     def value(self, bound: Bound) -> torch.fx.Node:
         """The node that holds a bound's present value; views are made when they are read."""
         root = bound.root
+        if root.stale():
+            raise CannotNormalise("a view that is conjugated or negated is read after a write into its memory")
         if bound.parent is None:
             return root.node
         if bound.node is None or bound.version != root.version:
@@ -233,7 +235,7 @@ class GraphWriter(TorchDispatchMode):
         root = bound.root
         if root.index is not None and any(r is not root and root.meets(r) for r in self.of_store[root.store]):
             raise CannotNormalise("a write into an input that shares memory with another input")
-        if root.lazy is not None or root.read_lazily:
+        if root.lazy is not None:
             raise CannotNormalise("a write into memory that is conjugated or negated when it is read")
         if root.reshaped:
             raise CannotNormalise("a write into what was given another shape while it had views, with gradients")

@@ -216,7 +216,7 @@ class Outputs:
     def show(self, root: Root) -> None:
         """Note an output. Raises: CannotNormalise where memory is shown both as it is and conjugated, as a value of its own."""
         of = root.lazy or root
-        if root.lazy is not None and of.index is not None or self.shown.setdefault(of, root) is not root:
+        if root.stale() or root.lazy is not None and of.index is not None or self.shown.setdefault(of, root) is not root:
             raise CannotNormalise("an output is conjugated or negated when it is read, and what it views is seen as well")
 
     def add(self, node: torch.fx.Node) -> int:

@@ -14,18 +14,22 @@ from bytejit.shapes import symbols
 class Root:
     """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
     in elements. `fake`: the tensor that came with it; others that are bound to it are views. `lazy`: what it views,
-    where it stands for a view that is conjugated or negated when it is read; `read_lazily`: there are such views of it;
+    where it stands for a view that is conjugated or negated when it is read, and `lazy_version` the version of that;
     `reshaped`: it was given another shape while it had views.
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "read_lazily", "reshaped", "bytes")
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "lazy_version", "reshaped", "bytes")
 
     def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
         self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
         self.version, self.index, self.store = 0, index, fake.m.store
         self.lazy: Root | None = None
-        self.read_lazily = self.reshaped = False
+        self.lazy_version, self.reshaped = 0, False
         self.bytes: tuple[int, int] | None = None  # see `span`
+
+    def stale(self) -> bool:
+        """Whether what it views was written after it was computed."""
+        return self.lazy is not None and self.lazy.version != self.lazy_version
 
     def meets(self, other: Root) -> bool:
         """Whether the memory from the first to the last element is partly another's. Parts of one buffer (parameters of a

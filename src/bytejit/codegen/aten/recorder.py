@@ -336,11 +336,12 @@ def _resize(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _physical(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """A lazily conjugated or negated view is computed at once, so that no value of the graph is lazy. It shares no memory with
-    what it views: where that would show, by a write or in two outputs, the graph is refused."""
+    what it views: where that would show, read after a write or in two outputs, the graph is refused."""
     op = aten.neg.default if func is aten._neg_view.default else aten.conj_physical.default
     out = rec.record(op, args, kwargs)
     base, own = args[0].bound.root, out.bound.root
-    own.lazy, base.read_lazily = base.lazy or base, True
+    own.lazy = base.lazy or base
+    own.lazy_version = own.lazy.version
     return out
 
 
