@@ -120,7 +120,9 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo:
         table.attrs = {name: part(value) for name, value in t.attributes.ordered_dict_attributes(v).items()}
         return table
     if isinstance(v, SetVar):
-        return SetVar({k: t.values.real(part(item)) for k, item in v.items.items()}, v.cls)
+        if memo is None:
+            return v if v.cls is frozenset else t.values.real(t.calls.call_python(set.copy, [v]))
+        return t.values.real(t.calls.call_python(v.cls, [SeqVar([part(item) for item in t.iteration.iterate(v)], list)]))
     if isinstance(v, SliceVar):
         return v
     if isinstance(v, InstanceVar):
@@ -131,6 +133,8 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo:
 def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args: list[Var], memo: Memo | None) -> Var:
     if isinstance(t.attributes.of_class(v.cls, hook), types.FunctionType):
         return t.values.real(t.calls.call(t.attributes.special(v, hook), args, {}))
+    if v.base is None and t.attributes.of_class(v.cls, hook) is not None:  # written in C
+        _no_copy(v)
     get, put = (t.attributes.of_class(v.cls, n) for n in ("__getstate__", "__setstate__"))
     if (
         memo is not None
@@ -154,7 +158,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     if memo is not None:
         memo.add(t, v, made)
     if v.base is not None:
-        made.base = part(v.base) if memo is not None else _copied(t, v.base, part, hook, [])
+        made.base = _copied(t, v.base, part, hook, [])  # not by the memo: it is the same object as v
     made.new_args = v.new_args
     if v.ns is not None:
         t.values.complete(v.ns)

@@ -117,6 +117,8 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
         t.values.complete(var)
         if var.cls is dict:
             return {to_python(t, k, classes=classes): to_python(t, v, classes=classes) for k, v in var.items.values()}
+    if isinstance(var, SetVar) and all(map(is_constant, var.items)):
+        return t.iteration.real_set(var)
     if isinstance(var, SetVar):
         return var.cls(to_python(t, v, classes=classes) for v in var.items.values())
     if isinstance(var, ArrayVar) and not var.shared:

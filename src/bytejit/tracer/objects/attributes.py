@@ -106,7 +106,7 @@ class Attributes(Component):
                     return v.items[place]
         if isinstance(v, DictVar) and name == "default_factory" and v.cls is collections.defaultdict:
             return v.factory or NONE
-        if isinstance(v, SeqVar) and name == "maxlen":
+        if isinstance(v, SeqVar) and name == "maxlen" and v.cls is collections.deque:
             return self.t.values.constant(v.maxlen)
         if isinstance(v, CellVar) and name == "cell_contents":
             if v.content is None:

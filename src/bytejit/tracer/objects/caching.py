@@ -34,8 +34,8 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
     if any(_symbolic(t, a) for a in (*args, *kwargs.values())) and not _pending(t):
         return _uncached(t, fn, plainly, args, kwargs)
     try:
-        real_args = [_identified(t, a) for a in args]
-        real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
+        real_args = [real_object(t, a) for a in args]
+        real_kwargs = {k: real_object(t, v) for k, v in kwargs.items()}
         given = (*real_args, *real_kwargs.values())
         tells = hash_has_effects(given)
         if not tells:
@@ -190,15 +190,6 @@ def _plain(value: object) -> bool:
     if type(value) is tuple:
         return all(map(_plain, value))
     return is_constant(value) and not isinstance(value, enum.Enum)
-
-
-def _identified(t: Tracer, v: Var) -> object:
-    """`real_object`, guarded to be that very object where it is known by identity."""
-    real = real_object(t, v)
-    v = t.values.real(v)
-    if isinstance(v, InstanceVar) and v.source is not None:
-        t.guard("ID_IS", v.source, real)
-    return real
 
 
 CALLED[functools._lru_cache_wrapper] = cached_call

@@ -16,7 +16,7 @@ from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
-from bytejit.tracer.core.set_tables import Unlike
+from bytejit.tracer.core.set_tables import Unlike, like
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
@@ -24,7 +24,7 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import NEXT
-from .set_orders import guard_orders, order_of, table_of
+from .set_orders import guard_orders, made_of, order_of, table_of
 
 
 def ask_length(t: Tracer, v: Var) -> None:
@@ -133,6 +133,17 @@ class Iteration(Component):
         if order is None:
             raise Break("iterating a set whose order depends on addresses")
         return [v.items[k] for k in order]
+
+    def real_set(self, v: SetVar) -> Any:
+        """A real set of constants that is gone through in the same order. Raises: Break."""
+        self.set_order(v)
+        if (table := table_of(v)) is None:
+            return v.cls(v.items)
+        made = made_of(table)
+        try:
+            return like(made) if made is v.real and v.cls is set else made
+        except Unlike:
+            raise Break("a set from outside with places that a copy does not have") from None
 
     def _instance_iter(self, v: InstanceVar) -> Var:
         found = self.t.attributes.of_class(v.cls, "__iter__")

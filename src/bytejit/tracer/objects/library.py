@@ -92,6 +92,7 @@ def real_object(t: Tracer, v: Var) -> Any:
     if isinstance(v, FuncVar) and v.real is not None and not v.attrs:
         return v.real
     if isinstance(v, InstanceVar) and v.real is not None and (v.ns is None or id(v.ns) not in t.effects.dirty):
+        t.guard("ID_IS", v.source, v.real)
         return v.real
     if isinstance(v, Known):
         return v.obj
@@ -183,6 +184,8 @@ def _weak_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Va
     lost = t.lost or t.effects.globals_written or any(v.source is not None and lets_go(v) for v in t.effects.dirty.values())
     if fn.real() is not None and lost:
         raise Break("a weak reference read after an object was dropped")  # it may have been the last reference
+    if args or kwargs:
+        raise t.fold_error(fn.real, *[None for _ in args], **dict.fromkeys(kwargs))
     return Lazy(fn.real(), Called(fn.origin))
 
 

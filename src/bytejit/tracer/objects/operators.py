@@ -173,7 +173,8 @@ class Operators(Component):
                     self.t.touch(a)
                     a.items[:] = a.items * n.obj
                     return self.shorten(a)
-                return self.shorten(SeqVar(seq.items * n.obj, seq.cls, maxlen=seq.maxlen))
+                cls = seq.cls if seq.cls in (list, torch.Size, collections.deque) else tuple
+                return self.shorten(SeqVar(seq.items * n.obj, cls, maxlen=seq.maxlen))
         if isinstance(a, Known) and type(a.obj) in (str, bytes) and name == "mod":
             return self.format_percent(a, b)
         if name in SET_OPERATIONS and (found := self._sets(name, a, b, in_place)) is not None:

@@ -240,6 +240,8 @@ class Subscripts(Component):
                 return self.t.comparisons.truth(self.t.calls.call(found, [item], {}))
             if found is not None and isinstance(item, Known):
                 return bool(self.t.operators.fold(operator.contains, container.obj, item.obj).obj)
+            if found is not None:
+                raise Break(f"an object looked for in {container.obj.__name__}")
         if not self.t.iteration.has_iter(container):
             raise self.t.raised(TypeError(f"argument of type '{self.t.type_of(container).__name__}' is not {CONTAINER}"))
         return self.t.iteration.until(container, lambda v: self.t.comparisons.equal(v, item))
