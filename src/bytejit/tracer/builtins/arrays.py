@@ -22,7 +22,7 @@ from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var, is_object
 from bytejit.tracer.objects.argument_counts import describe
 from bytejit.tracer.sizes.numpy_numbers import plain_number
 
@@ -243,7 +243,7 @@ def _tensor_of(function: Callable, shares: bool) -> None:
                     other.shared = True
             t.effects.mutations += 1
         named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
-        if "dtype" not in named or isinstance(named["dtype"], Known) and named["dtype"].obj is None:
+        if "dtype" not in named or is_object(named["dtype"], None):
             named["dtype"] = Known(dtype)
         return t.tensors.call_tensor_op(torch.tensor, [data, *args[1:]], named)
 

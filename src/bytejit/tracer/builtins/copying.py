@@ -17,7 +17,19 @@ from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, SliceVar, TensorVar, Var
+from bytejit.tracer.core.values import (
+    NONE,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    TensorVar,
+    Var,
+    is_object,
+)
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
 
@@ -59,7 +71,7 @@ def deepcopy(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) > 2 or kwargs.keys() - {"memo"}:
         raise Break("copy.deepcopy with more than a memo")
     memo = t.values.real(args[1] if len(args) > 1 else kwargs.get("memo", NONE))
-    if isinstance(memo, Known) and memo.obj is None:
+    if is_object(memo, None):
         memo = DictVar({})
     if not isinstance(memo, DictVar) or getattr(memo, "real", None) is not None or memo.cls is not dict:
         raise Break("copy.deepcopy with a memo from outside")

@@ -11,7 +11,7 @@ import torch
 
 from bytejit.common import special_cases
 
-from .values import Known, Var
+from .values import Var, is_object
 
 BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 # Python functions of torch that are recorded whole: they compute on tensors and do nothing else
@@ -156,6 +156,6 @@ def plainly_given(fn: object, args: list[Var], kwargs: dict[str, Var]) -> tuple[
     if "from" in kwargs and len(args) == 1:
         args, kwargs = [*args, kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
     given = kwargs.get("generator")
-    if isinstance(given, Known) and given.obj is None and isinstance(fn, BUILT_IN):
+    if is_object(given, None) and isinstance(fn, BUILT_IN):
         kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
     return args, kwargs

@@ -109,6 +109,11 @@ class SymVar(Known):
 NONE, TRUE, FALSE = Known(None), Known(True), Known(False)
 
 
+def is_object(v: Var | None, obj: object) -> bool:
+    """Whether a value is this singleton (None, NotImplemented). A number or text that changes is none, and stays open."""
+    return type(v) is Known and v.obj is obj
+
+
 class TensorVar(Var):
     """A tensor: the FX node that makes it and its fake. `real` is the tensor itself when it is an input."""
 

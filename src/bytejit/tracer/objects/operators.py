@@ -30,6 +30,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
     expect,
+    is_object,
 )
 from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
@@ -299,7 +300,7 @@ class Operators(Component):
                     raise Break(f"{self.t.type_of(v).__name__}.{method} of a C object")
                 return None
         result = self.t.values.real(self.t.calls.call(found, args, {}))
-        return None if isinstance(result, Known) and result.obj is NotImplemented else result
+        return None if is_object(result, NotImplemented) else result
 
     def unary(self, name: str, v: Var) -> Var:
         if type(v) is NumpyVar and (found := apply_numpy(self.t, UNARY[name], [v])) is not None:

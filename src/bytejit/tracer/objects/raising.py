@@ -14,7 +14,7 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var, expect
+from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var, expect, is_object
 
 from .class_facts import class_lookup
 
@@ -186,7 +186,7 @@ def is_group(exc: Var) -> TypeGuard[InstanceVar]:
 def check_eg_match(t: Tracer, f: Frame, ins: Ins) -> None:
     """[exc, type] -> [rest, match] (rest None: all matched), or [exc, None]."""
     cls, exc = t.pop(f), t.values.real(f.stack[-1])
-    if isinstance(exc, Known) and exc.obj is None:
+    if is_object(exc, None):
         f.push(NONE)
         return
     if not isinstance(exc, InstanceVar) or exc.real is not None:

@@ -11,7 +11,7 @@ from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.set_tables import Table, outsiders
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import DictVar, Known, SeqVar, SetVar, Var
+from bytejit.tracer.core.values import DictVar, Known, SeqVar, SetVar, Var, is_object
 
 from .containers import base_of
 
@@ -55,7 +55,7 @@ def _keys(t: Tracer, v: SeqVar) -> tuple | None:
     keys: list = []
     for i in map(t.values.real, v.items):
         key = _keys(t, i) if isinstance(i, SeqVar) and i.cls is tuple else i.obj if isinstance(i, Known) else None
-        if key is None and not (isinstance(i, Known) and i.obj is None) or not is_constant(key):
+        if key is None and not is_object(i, None) or not is_constant(key):
             return None
         keys.append(key)
     return tuple(keys)

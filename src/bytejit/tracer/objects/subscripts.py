@@ -31,6 +31,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
     expect,
+    is_object,
 )
 from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.sizes.called_anew import call_anew
@@ -67,7 +68,7 @@ class Subscripts(Component):
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
 
     def real_slice(self, v: SliceVar) -> builtins.slice:
-        return slice(*(None if isinstance(p, Known) and p.obj is None else self._bound(p) for p in v.parts))
+        return slice(*(None if is_object(p, None) else self._bound(p) for p in v.parts))
 
     def _bound(self, v: Var) -> int:
         if not self.is_index(v):

@@ -10,7 +10,7 @@ from bytejit.tracer.core.iterator_values import GenVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, InstanceVar, Known
+from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, InstanceVar, Known, is_object
 from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
 
 
@@ -144,7 +144,7 @@ def raise_varargs(t: Tracer, f: Frame, ins: Ins) -> NoReturn:
     if id(exc) in t.part_of:
         raise Break("a part of an exception group raised by name")
     if cause is not None:
-        if not (isinstance(cause, Known) and cause.obj is None):
+        if not is_object(cause, None):
             cause = t.as_exception(cause, "exception causes must derive from BaseException")
         exc.slots["__cause__"] = cause
         exc.slots["__suppress_context__"] = TRUE

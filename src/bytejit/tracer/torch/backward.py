@@ -17,7 +17,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, CannotReconstruct
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect, is_object
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
 TWICE = "a second time"  # in torch's text
@@ -235,7 +235,7 @@ def _grads(t: Tracer, v: Var | None, n: int) -> list[Var]:
     v = NONE if v is None else t.values.real(v)
     if isinstance(v, TensorVar):
         return [v]
-    if isinstance(v, Known) and v.obj is None:
+    if is_object(v, None):
         return [NONE] * n
     found = [t.values.real(x) for x in t.iteration.iterate(v)]
     if len(found) != n:

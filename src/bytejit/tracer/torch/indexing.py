@@ -8,7 +8,7 @@ import torch
 
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var, expect, is_object
 
 
 class Indexing(Component):
@@ -87,7 +87,7 @@ class Indexing(Component):
                 dim += expect(args[0], TensorVar).fake.dim() - taken - 1
             elif isinstance(part, Known) and type(part.obj) is int:
                 dim -= 1
-            elif not isinstance(part, SliceVar) and not (isinstance(part, Known) and part.obj is None):
+            elif not isinstance(part, SliceVar) and not is_object(part, None):
                 return None  # a tensor, a list: where its dimensions go depends on all
             rest.append(part)
             dim += 1

@@ -35,6 +35,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
     expect,
+    is_object,
 )
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
 from bytejit.tracer.torch.subclasses import check_class, looks
@@ -273,4 +274,4 @@ def by_precedence(found: list[Var], type_of: Callable) -> list[Var]:
 
 
 def is_not_implemented(v: Var) -> bool:
-    return isinstance(v, Known) and v.obj is NOT_IMPLEMENTED
+    return is_object(v, NOT_IMPLEMENTED)

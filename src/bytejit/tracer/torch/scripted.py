@@ -12,7 +12,7 @@ from bytejit.guards.sources import Attr
 from bytejit.tracer.core.models import CALLED
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import InstanceVar, Known, Lazy, TensorVar, Var
+from bytejit.tracer.core.values import InstanceVar, Lazy, TensorVar, Var, is_object
 
 NUMBERS = {"int": int, "float": float, "bool": bool, "str": str}  # TorchScript converts other types to these
 
@@ -32,7 +32,7 @@ def call_scripted(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str,
 def fits(t: Tracer, kind: str, v: Var | None) -> bool:
     """Whether an argument, None where the default is taken, is of a parameter's type as it is."""
     v = v if v is None else t.values.real(v)
-    nothing = isinstance(v, Known) and v.obj is None
+    nothing = is_object(v, None)
     if v is None or nothing and kind.startswith("Optional["):
         return True
     kind = kind.removeprefix("Optional[").removesuffix("]")

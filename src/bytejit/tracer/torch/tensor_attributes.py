@@ -14,7 +14,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, Known, Lazy, MethodVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, Known, Lazy, MethodVar, TensorVar, Var, is_object
 from bytejit.tracer.torch.conjugate_views import is_read_conjugated
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
@@ -158,7 +158,7 @@ class TensorAttributes(Component):
 def fits_as_grad(v: TensorVar, value: Var) -> bool:
     """Whether torch takes `value` as the gradient of a tensor."""
     if not isinstance(value, TensorVar):
-        return isinstance(value, Known) and value.obj is None
+        return is_object(value, None)
     a, b = v.fake.m, value.fake.m
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
 
