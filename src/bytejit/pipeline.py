@@ -96,7 +96,9 @@ def _compile_unasked(
         function.back_off.revive(args)
 
     def compile() -> Entry | NotCompiled | None:
-        if any(not e.negative for e in state.entries) and not function.recompiles.allowed(state, args, modules, options):
+        if (state.died or any(not e.negative for e in state.entries)) and not function.recompiles.allowed(
+            state, args, modules, options
+        ):
             return None
         return _traced_entry(function, state, args, options, overrides_off)
 

@@ -372,3 +372,28 @@ def test_a_number_of_the_users_own_type_is_not_asked_to_convert_itself() -> None
         assert torch.equal(compiled(torch.ones(2), Count(n), Name("a"))[0], torch.ones(2) * n)
     assert compiled(torch.ones(2), Count(3), Name("c"))[1] == "cb"
     assert not bytejit.counters["faults"]
+
+
+def test_code_whose_objects_keep_dying_stops_at_a_limit() -> None:
+    """A key made in each call, as of an optimizer's state, and looked up behind a graph break: no entry ever fits again, and none
+    is left to be counted"""
+    seen: list[int] = []
+
+    class Key:
+        pass
+
+    def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
+        seen.append(1)
+        return gm.forward
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        key = Key()
+        table = {key: 2.0}
+        opaque(x)
+        return x * table[key]
+
+    compiled, x = bytejit.compile(f, backend=backend, options={"recompile_limit": 1}), torch.ones(2)
+    with pytest.warns(RuntimeWarning, match="compiled 32 times; .*what kept changing: objects that it was compiled for died"):
+        for _ in range(40):
+            assert torch.equal(compiled(x), x * 2)
+    assert len(seen) == 32

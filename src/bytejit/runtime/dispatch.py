@@ -79,7 +79,7 @@ class SiteState:
     then ``miss``. Cost of the chain: 45 ns for the first entry (tests/runtime/test_dispatch.py), 100 ns for each further one.
     """
 
-    __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles",
+    __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles", "died",
                  "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
 
     def __init__(self, rewritten: Rewritten, point: Point, compile: Compile, sites: Sites | None = None) -> None:
@@ -92,6 +92,7 @@ class SiteState:
         self._asked: tuple[Entry, ...] = ()  # the entries that the dispatcher in the cell tries
         self.frozen = False
         self.misses = self.compiles = 0
+        self.died = 0  # entries that were removed
         self._cell = rewritten.cells[point.id]
         self._lock = threading.RLock()
         self._last: Entry | None = None  # the entry that fit last, among all but the first
@@ -154,6 +155,7 @@ class SiteState:
     def remove(self, entry: Entry) -> None:
         """Forget an entry (its guards can never hold again). Unknown entries are no error: two removals may race."""
         with self._lock:
+            self.died += not entry.negative and entry in self.entries
             self.entries = self._without(entry)
             self._last = self._next = None
             if self.armed:
@@ -167,7 +169,7 @@ class SiteState:
         """Forget all entries and go idle."""
         with self._lock:
             self._cell.clear()
-            self.entries, self.frozen, self._last, self._next = (), False, None, None
+            self.entries, self.frozen, self._last, self._next, self.died = (), False, None, None, 0
             self._asked = self.entries
 
     def own(self, args: Args) -> Exit:

@@ -17,6 +17,7 @@ from .live_values import modules_among
 from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
+MADE_LIMIT = 32  # a site makes at most this multiple of it, of which objects may have died that the code was compiled for
 
 
 def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
@@ -64,6 +65,10 @@ class Recompiles:
         if alike:
             self._note(state, alike, args, options)
         limit = options.recompile_limit
+        if state.died + len(entries) >= limit * MADE_LIMIT:
+            state.freeze()
+            self._too_many(state, state.died + len(entries), "objects that it was compiled for died")
+            return False
         if len(alike) < limit and len(entries) < limit * MODULES_LIMIT:
             return True
         if modules and len(entries) < limit * MODULES_LIMIT:
@@ -89,8 +94,9 @@ class Recompiles:
                 for source, size in entry.changed_numbers(args).items():
                     known[source] = size or known.get(source, 0)
 
-    def _too_many(self, state: SiteState, times: int) -> None:
-        reason, where = self.failures.get(state.point.id, "the module that it is called on"), self.named().where
+    def _too_many(self, state: SiteState, times: int, reason: str = "") -> None:
+        reason = reason or self.failures.get(state.point.id, "the module that it is called on")
+        where = self.named().where
         if torch_settings.setting("fail_on_recompile_limit_hit"):
             raise RecompileError(f"compiled {times} times, the recompile limit", where, reason)
         registry.count("fallbacks", f"recompile limit in {where.function}")
