@@ -1,5 +1,5 @@
-"""Sizes that a method of the program's, or a mode, returns where None or NotImplemented would say something else: they stay
-symbols"""
+"""Sizes that a method of the program's, or a mode, returns where None or NotImplemented would say something else stay
+symbols; what is said of a recompile under a mode"""
 
 from __future__ import annotations
 
@@ -58,3 +58,17 @@ def test_sizes_stay_symbols(f: Callable) -> None:
         x = torch.arange(2.0 * n).view(n, 2)
         assert torch.equal(compiled(x), f(x))
     assert bytejit.counters["graphs"] == {"eager": 1}, bytejit.counters
+
+
+def test_what_changed_is_said_under_a_mode() -> None:
+    """Torch asks no mode while a site compiles, and that is not the reason"""
+
+    def f(**named: torch.Tensor) -> torch.Tensor:
+        with Passes():
+            return named["x"] * 2
+
+    compiled = bytejit.compile(f, backend="eager", dynamic=False)
+    for n in (12, 7):
+        compiled(x=torch.ones(n))
+    (reason,) = bytejit.counters["recompiles"]
+    assert "was f32[12]" in reason and "function_enabled" not in reason

@@ -14,19 +14,21 @@ from bytejit.errors import Bug
 
 from .changing_sources import length_of
 from .equality import same
+from .global_state import GlobalState
 from .guard_set import Guard
 from .item_sources import TupleItem
 from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
 from .sources import Ref, Source, SourcePrinter, TensorSize, TensorStride
 from .tensor_checks import TensorCheck
 
+OVERRIDES = GlobalState("function_enabled")  # off while a site compiles: said to have changed only where nothing else has
 NUMBERS = frozenset({int, float, *numpy_types.NUMBERS})
 
 
 def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
     """The first guard that fails on these arguments, with the value seen; "no guard fails" when all hold."""
     frame = dict(zip(params, args))
-    for guard in rows:
+    for guard in sorted(rows, key=lambda g: g.source == OVERRIDES):
         if _is_dead(guard):
             return f"what {guard.source.name()} was compared with is dead: {guard.value!r}{_line(guard)}"
         at = SourcePrinter()
