@@ -216,10 +216,12 @@ def is_close(a: Number, b: Number, relative: Number, least: Number) -> Number:
 # ---- comparison and logic
 def compare(name: str, a: Number, b: Number) -> Number:
     """A comparison, decided where it is known."""
+    if (a.kind is bool) is not (b.kind is bool):  # True is 1 beside an int or a float
+        a, b = (n.wrap_int(n.bool_()) if n.kind is bool else n for n in (a, b))
     x, y = a.value, b.value
     if not isinstance(x, sympy.Basic) and not isinstance(y, sympy.Basic):
         return a.wrap_bool(COMPARISONS[name](x, y))
-    if a.kind is bool or b.kind is bool:
+    if a.kind is bool:
         return a.wrap_bool(COMPARISONS[name](int(a.bool_()), int(b.bool_())))
     if float in (a.kind, b.kind):
         left, right = (y, x) if name in ("gt", "ge") else (x, y)

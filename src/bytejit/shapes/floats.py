@@ -38,7 +38,7 @@ ODD = ((-0.0, "-0.0"), (math.inf, "math.inf"), (-math.inf, "-math.inf"), (math.n
 def number(x: Any) -> Any:
     """A Python number as a sympy number, exact to the last bit."""
     if not isinstance(x, float):
-        return sympy.sympify(x)
+        return sympy.sympify(int(x) if isinstance(x, bool) else x)  # sympy has truth values of its own
     if math.isfinite(x) and (x != 0 or math.copysign(1, x) > 0):
         return sympy.Float(x)
     return Odd(next(i for i, (v, _) in enumerate(ODD) if repr(v) == repr(x)))
