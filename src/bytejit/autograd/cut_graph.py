@@ -122,18 +122,29 @@ def parts_between(
             raise CannotNormalise(f"{why}, where a state is set")
     wanted: list[fx.Node] = []
     fx.node.map_arg(list(gm.graph.nodes)[-1].args[0], wanted.append)
-    parts, mode = [], info_of(gm).grad_at_start
+    parts, mode, outside = [], info_of(gm).grad_at_start, seen_outside(gm)
     grown: frozenset[fx.Node] = frozenset()
     for k, group in enumerate(groups):
         later = [i for g in groups[k + 1 :] for n in g for i in n.all_input_nodes]
         outputs = dict.fromkeys(n for n in (*wanted, *later) if n in group)
         casts = [n for g in groups[:k] for n in g if n.target in AUTOCAST]
         if any(n.target is not SET_GRAD for n in group):
-            parts.append(part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown))
+            part = part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown)
+            inner = frozenset(i for i, n in enumerate(outputs) if n not in outside)
+            part.graph.meta[INFO] = replace(info_of(part.graph), inner=inner)
+            parts.append(part)
         mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
         if written is not None and not by_torch.isdisjoint(group):
             grown = frozenset(written.new)
     return parts
+
+
+def seen_outside(gm: fx.GraphModule) -> set[fx.Node]:
+    """The values that the program gets, or that a backward pass in the graph goes from or to."""
+    shown = list(gm.graph.nodes)[-1].args[0]
+    inner = info_of(gm).inner
+    found = {n for i, n in enumerate(shown if isinstance(shown, (tuple, list)) else [shown]) if i not in inner}
+    return found | {i for n in gm.graph.nodes if n.target in PASSES for i in n.all_input_nodes}
 
 
 def grouped(calls: Sequence[fx.Node], node: fx.Node) -> list[list[fx.Node]]:

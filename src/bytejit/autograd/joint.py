@@ -165,8 +165,10 @@ def _refuse_written(rec: Recorder, run: GradRun) -> None:
 
 def _refuse_dependent(results: Results, gm: fx.GraphModule) -> None:
     """Raises: Dependent where one result with a gradient is computed from another, or from a leaf that the graph makes. As
-    results of one autograd node, no gradient could flow between them."""
-    edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals)}
+    results of one autograd node, no gradient could flow between them. That is asked of no result that only other parts see."""
+    inner = info_of(gm).inner
+    outside = {getattr(getattr(r, "base", r), "index", None) for i, r in enumerate(results.recipes) if i not in inner}
+    edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals) if k in outside}
     made = {id(x): k for k, (x, r) in enumerate(zip(results.flat, results.recipes)) if isinstance(r, MadeLeaf)}
     seen, stack = set(), [edge for p in results.primals for edge in p.grad_fn.next_functions]
     found, leaves = set(), set()

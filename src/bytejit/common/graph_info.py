@@ -33,6 +33,7 @@ class GraphInfo:
     sets_data: bool = False  # it sets a tensor's `data`
     arrays: bool = False  # inputs are memory of NumPy arrays: storages do not say which of them share memory
     texts: bool = False  # a report, log or debug folder was asked for: keep the plan and the kernels' text
+    inner: frozenset[int] = frozenset()  # of a part of a graph: positions of the outputs that only other parts see
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
     new_grads: tuple[tuple[int, int], ...] = ()  # (output, input): it takes the place of the input's `.grad`, which nothing reads
     replayer: Callable | None = None  # (call, policy) -> what records and replays this graph, where it differs from the usual
