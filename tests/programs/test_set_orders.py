@@ -228,3 +228,11 @@ def test_the_order_of_a_set_from_outside_is_guarded(kind):
     compiled = bytejit.compile(f, backend="eager", fullgraph=True)
     for numbers in ([0, 8], [8, 0], [0, 8]):
         assert torch.equal(compiled(torch.ones(1), kind(numbers)), f(torch.ones(1), kind(numbers)))
+
+
+def test_items_of_a_subclass_of_int_stay_what_they_are():
+    class Size(int):
+        pass
+
+    made = bytejit.compile(lambda x, v, w: (x, {v, w}), backend="eager")(torch.ones(1), 2.5, Size(4))[1]
+    assert {type(v) for v in made} == {float, Size}

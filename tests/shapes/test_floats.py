@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -214,3 +215,25 @@ def test_a_float_after_a_break() -> None:
 
 def test_an_int_and_a_float_in_turn() -> None:
     assert check(lambda x, s: x * s + s, [2, 0.5, 3, 0.25, 4, 1.5, 5, 7.0]) <= 4
+
+
+@pytest.mark.parametrize(
+    ("operation", "pairs"),
+    [
+        (round, [(1.5, 1), (2.5, -0.0), (1.5, 0.0), (2.5, 1.5)]),
+        (operator.pow, [(3, 2), (-7, -7), (-3, -2), (4, -1), (-5, 3), (0, -1)]),
+    ],
+)
+def test_numbers_that_python_takes_in_its_own_way(operation, pairs):
+    def f(x, v, w):
+        return x + 1, operation(v, w)
+
+    def said(g, pair):
+        try:
+            return g(torch.ones(2), *pair)[1]
+        except (TypeError, ZeroDivisionError) as e:
+            return str(e)
+
+    compiled = bytejit.compile(f, backend="eager")
+    for pair in pairs:
+        assert repr(said(compiled, pair)) == repr(said(f, pair))

@@ -12,7 +12,7 @@ from bytejit.tracer.core import set_tables
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.set_tables import Table
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import NONE, DictVar, DictView, Known, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
+from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
 from bytejit.tracer.objects.set_orders import guard_table, order_of, table_of
 
 from .statements import Statements
@@ -78,7 +78,7 @@ def make_set(out: Statements, v: SetVar) -> str:
 def repeated(out: Statements, v: SetVar) -> str | None:
     """An expression that makes a set of the region by the same steps; None where these are not known."""
     table = table_of(v)
-    if table is None:
+    if table is None or any(isinstance(out.t.values.real(i), InstanceVar) for i in v.items.values()):  # the keys are others
         return None
     seen: list[SetVar | Known] = []
     plain = set_tables.numbered(table, seen)

@@ -86,7 +86,8 @@ class SymbolicNumbers(Component):
         if any(r is None for r in real):
             return None
         try:
-            if function in OF_INTEGERS and any(isinstance(r, (float, torch.SymFloat)) for r in real):
+            whole = real if function in OF_INTEGERS else real[1:] if function is round else ()
+            if any(isinstance(r, (float, torch.SymFloat)) for r in whole):
                 raise TypeError
             return self.number(self.computed(function, real))
         except (ArithmeticError, ValueError, TypeError):  # Python's own words
@@ -97,6 +98,8 @@ class SymbolicNumbers(Component):
         if sum(map(_terms, numbers)) > MOST_TERMS:
             return function(*map(_now, numbers))
         if not is_math(function) and not any(isinstance(n, (float, torch.SymFloat)) for n in numbers):
+            if function is operator.pow and numbers[1] < 0:  # a float, which torch refuses to make of negative sizes
+                return function(*map(_now, numbers))
             return function(*numbers)
         from bytejit.shapes.nodes import apply
 
