@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from graphs import normalised, on_gpu
@@ -11,6 +13,9 @@ from bytejit.codegen.aten.rewrite import aten, spec_of
 from bytejit.codegen.libraries import patches
 from bytejit.codegen.libraries.biases import split_biases
 from bytejit.codegen.libraries.convolution import is_nhwc, match_conv, match_conv_backward
+from bytejit.codegen.libraries.convolution_times import time_conv
+from bytejit.kernels import library
+from bytejit.kernels.tune import Choice
 
 
 class AsSaid(fx.Interpreter):
@@ -117,3 +122,34 @@ def test_pixels_of_several_images_are_left() -> None:
 def test_what_is_left(net: nn.Module) -> None:
     graph = products(net.requires_grad_(False), torch.randn(1, 4, 12, 12))
     assert aten.convolution.default in [n.target for n in graph.nodes]
+
+
+# ---- timing ---------------------------------------------------------------------------------------------------------
+class RunsAll:
+    """Stands for a tuner: runs every candidate once, on operands on the CPU. ran: their names."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def candidate(self, name: str, call: Callable, prepare: Callable | None) -> tuple:
+        return name, call, prepare
+
+    def choose(self, op: str, specs: list, candidates: list, *args: object, **how: object) -> Choice:
+        operands = [torch.empty_strided(s.shape, s.stride, dtype=s.dtype).normal_() for s in specs]
+        for name, call, prepare in candidates:
+            call(*(prepare(*operands) if prepare else operands))
+            self.ran.append(name)
+        return Choice("", (), dict.fromkeys(self.ran, 1.0), {})
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_way_runs_where_it_is_timed(transposed: bool, bias: bool) -> None:
+    """Before the bias is split off, too: layouts of a joint graph are chosen then."""
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    graph = on_gpu(normalised(kind(3, 5, 4, 4, bias=bias).requires_grad_(False), torch.randn(2, 3, 8, 8)))
+    (conv,) = filter(None, map(match_conv, graph.nodes))
+    tuner = RunsAll()
+    times = time_conv(conv, tuner, library, packs=False)
+    assert times is not None and {"conv_nchw", "conv_nhwc"} < set(tuner.ran) | {patches.PATCHES}
+    assert (patches.PATCHES in tuner.ran) == patches.serves(conv)

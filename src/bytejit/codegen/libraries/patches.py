@@ -67,10 +67,11 @@ def _is_plain(conv: ConvNode | ConvBackward) -> bool:
 
 # ---- for timing ------------------------------------------------------------------------------------------------------------
 def operands(conv: ConvNode | ConvBackward) -> Any:
-    """A function from the images and the filters of a convolution to the operands of its product."""
+    """A function from the images, the filters and the bias of a convolution to the operands of its product. The bias is no part of
+    it: as a rule a kernel adds it."""
     (high, wide), transposed = spec_of(conv.w).shape[2:], conv.geometry["transposed"]
 
-    def make(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def make(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         images, channels, down, across = x.shape
         if transposed:
             return x.permute(0, 2, 3, 1).reshape(-1, channels), w.permute(0, 2, 3, 1).reshape(channels, -1)
