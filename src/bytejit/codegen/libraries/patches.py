@@ -67,8 +67,8 @@ def _is_plain(conv: ConvNode | ConvBackward) -> bool:
 
 # ---- for timing ------------------------------------------------------------------------------------------------------------
 def operands(conv: ConvNode | ConvBackward) -> Any:
-    """A function from the images, the filters and the bias of a convolution to the operands of its product. The bias is no part of
-    it: as a rule a kernel adds it."""
+    """A function from the images, the filters and the bias of a convolution to the operands of its product. The bias is no
+    part of it: as a rule a kernel adds it."""
     (high, wide), transposed = spec_of(conv.w).shape[2:], conv.geometry["transposed"]
 
     def make(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
