@@ -122,6 +122,24 @@ def test_residual_blocks_share_the_kernel_of_their_numbers() -> None:
     assert aten.convolution.default not in found
 
 
+@pytest.mark.parametrize("channels", [6, 8, 13, 12])
+def test_what_cudnn_reads_begins_at_a_vector(channels: int) -> None:
+    """26 channels a group, as Res2Net has them, end at a half of one."""
+    ws = [inner(random(channels, channels, 3, 3, seed=i)) / 8 for i in range(3)]
+    ns = [n for i in range(3) for n in numbers(channels, seed=i)]
+
+    def f(x, *rest):
+        for i in range(3):
+            x = F.relu(norm(F.conv2d(x, rest[i], padding=1), *rest[3 + 4 * i : 7 + 4 * i]))
+        return x
+
+    graph = rewritten(f, inner(random(2, channels, 6, 6)), *ws, *ns)
+    assert targets(graph).count(RELU) == 3
+    starts = [n.args[2] for n in graph.nodes if n.target is aten.slice.Tensor]
+    assert not any(4 * start % 16 for start in starts)
+    assert bool(starts) == (channels % 4 == 0)
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_two_convolutions_that_are_added(swapped: bool) -> None:
     """The first block of a residual network's stage: the addition and the relu go with one of them, nothing with the other."""

@@ -31,6 +31,7 @@ from .choices import Choices, choose_together, fastest
 from .convolution import EVERY_EPILOGUE, After, ConvNode, convertible, is_nhwc, match_plain_conv, what_follows
 
 TOGETHER = 12  # batch norms whose numbers one kernel computes
+VECTOR = 16  # bytes: where numbers that cuDNN reads begin at a multiple of
 GAIN = 0.97  # the fused call must take less than this part of the other's time
 
 
@@ -100,9 +101,13 @@ def _faster(f: FusedConv, tune: Any) -> bool:
 # ---- scales and shifts -------------------------------------------------------------------------------------------------------
 def _numbers(graph: fx.Graph, afters: Sequence[After]) -> dict[fx.Node, fx.Node]:
     """Scale and shift nodes -> tensors [C] of the same numbers. What is computed from parameters in the same steps for many
-    convolutions is computed for them together, on their parameters end to end."""
+    convolutions is computed for them together, on their parameters end to end, where each begins at a multiple of
+    `VECTOR` then."""
     groups: dict[Any, list[After]] = {}
     for after in afters:
+        spec = spec_of(after.last)
+        if spec.shape[1] * spec.dtype.itemsize % VECTOR:
+            continue
         key = tuple(None if n is None else _steps(_flat(n)) for n in (after.scale, after.shift))
         if any(k is not None for k in key):
             groups.setdefault(key, []).append(after)
