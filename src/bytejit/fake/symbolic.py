@@ -26,6 +26,10 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
     size = _SIZES.get(func.name())
     if size is not None:
         return size(args[0].m, *args[1:])
+    if func.name() in _SQUEEZES:
+        seen = _SQUEEZES[func.name()](*args, **kwargs).m
+        reshape_in_place(args[0], seen.shape, seen.stride, seen.offset)
+        return args[0]
     for reference in references(func):
         try:
             with ways.mode(), warnings_to(silently):  # its words are not eager's
@@ -86,6 +90,14 @@ _SIZES: dict[str, Callable] = {
     "aten::storage_offset": lambda m: m.offset,
     "aten::sym_storage_offset": lambda m: m.offset,
     "aten::_linalg_check_errors": lambda m, name: None,
+}
+
+
+# ops that make of a tensor what this view of it is
+_SQUEEZES: dict[str, Callable] = {
+    "aten::squeeze_": torch.ops.aten.squeeze.default,
+    "aten::squeeze_.dim": torch.ops.aten.squeeze.dim,
+    "aten::squeeze_.dims": torch.ops.aten.squeeze.dims,
 }
 
 

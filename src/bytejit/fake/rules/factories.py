@@ -31,11 +31,16 @@ def formatted_stride(m: Meta, memory_format: torch.memory_format | None = None) 
     """Strides of `empty_like(m, memory_format=...)`; None is contiguous."""
     if memory_format is None or memory_format is torch.preserve_format:
         return like_stride(m)
-    if memory_format is torch.contiguous_format:
+    return _laid_out(m.shape, memory_format)
+
+
+def _laid_out(shape: tuple, memory_format: torch.memory_format | None) -> tuple | None:
+    """Strides of a new tensor in a memory format; None is contiguous."""
+    if memory_format is None or memory_format is torch.contiguous_format:
         return None
-    if len(m.shape) != (4 if memory_format is torch.channels_last else 5):
+    if memory_format is torch.preserve_format or len(shape) != (4 if memory_format is torch.channels_last else 5):
         raise NeedsMeta
-    return channels_last_stride(m.shape)
+    return channels_last_stride(shape)
 
 
 @row("clone", beside="layout")
@@ -104,11 +109,11 @@ def _factory(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Meta:
-    if layout not in (None, torch.strided) or memory_format not in (None, torch.contiguous_format):
+    if layout not in (None, torch.strided):
         raise NeedsMeta
     if any(isinstance(n, int) and n < 0 for n in size):
         raise NeedsMeta
-    return _made(size, None, dtype, device)
+    return _made(size, _laid_out(tuple(size), memory_format), dtype, device)
 
 
 @row("empty_strided")
