@@ -36,6 +36,7 @@ from .encoder_layers import IN_PARTS, in_parts
 from .float_marks import with_marks
 from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check
+from .masked_writes import set_item
 from .mutation import CannotNormalise
 from .recorder import Recorder
 from .refused_dtypes import check_function
@@ -156,6 +157,8 @@ class FakeRun:
         check_function(node.target, args, kwargs)
         if node.target in FUSED:
             return FUSED[node.target](*args, **kwargs)
+        if node.target is operator.setitem:
+            return set_item(*args)
         if (op := stays_whole(node.target, args, kwargs, self.attention_at_start)) is not None:
             return whole(self.rec, node.target, op, args, kwargs)
         if node.target in PADS and not differentiates(args, kwargs):
