@@ -55,7 +55,9 @@ def whole(rec: GraphWriter, function: Callable, op: Any, args: tuple, kwargs: di
         dtype = torch.get_autocast_dtype(device)
         given = tuple(_cast(x, dtype) for x in given)
         named = {k: _cast(v, dtype) for k, v in named.items()}
-    expected = _expected(function, given, named, device)
+    expected = linear_spec(*given) if op is aten.linear.default and not named else None
+    if expected is None:
+        expected = _expected(function, given, named, device)
     made = rec.new(op, given, named, fake_of_spec(expected))
     mask = given[3] if len(given) > 3 else named.get("attn_mask")
     numbers = _as_numbers(mask, given[0])
@@ -87,6 +89,19 @@ def differentiates(args: tuple, kwargs: dict) -> bool:
     if not torch.is_grad_enabled():
         return False
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
+
+
+def linear_spec(x: Any, weight: Any, bias: Any = None) -> Spec | None:
+    """What linear returns for a matrix of weights; None where eager may refuse. torch 2.11's own code takes no symbols where the
+    input is permuted."""
+    tensors = [t.m for t in (x, weight, bias) if t is not None]
+    if len(tensors[1].shape) != 2 or not tensors[0].shape or len({(t.dtype, t.device) for t in tensors}) > 1:
+        return None
+    features, inner = tensors[1].shape
+    if tensors[0].shape[-1] != inner or bias is not None and tuple(bias.m.shape) != (features,):
+        return None
+    shape = (*tensors[0].shape[:-1], features)
+    return Spec(shape, contiguous_stride(shape), x.m.dtype, x.m.device)
 
 
 def _expected(function: Callable, given: tuple, named: dict, device: str) -> Spec:
