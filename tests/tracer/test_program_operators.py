@@ -231,3 +231,23 @@ def test_functions_of_one_code_are_read_once_in_each_namespace() -> None:
     assert all(id(c) in reach.objects for c in (*cells, unlike))
     assert {(id(globals()), "NUMBER"), (id(own), "NUMBER")} <= reach.names
     assert facts_of.cache_info().misses == 3  # of `inner`, `helper` and `other`
+
+
+@pytest.mark.parametrize("written", [CONFIG, LOG, TABLE], ids=["an attribute", "a list", "a dict"])
+def test_one_change_before(written):
+    """What an operator reads of one object alone, which the region has changed"""
+
+    def f(x):
+        if written is CONFIG:
+            CONFIG.factor = CONFIG.factor + 2
+        elif written is LOG:
+            LOG.append(5)
+        else:
+            TABLE["k"] = 3
+        return OPS["reads"](x) * 2
+
+    reset()
+    expected = f(torch.ones(3))
+    reset()
+    assert torch.equal(bytejit.compile(f, backend="eager")(torch.ones(3)), expected)
+    reset()

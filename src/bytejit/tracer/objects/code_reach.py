@@ -143,7 +143,7 @@ def parts_of(obj: Any, reach: Reach) -> Iterator[Any]:
         yield from (f for v in NAMESPACE(obj).values() for f in (v.fget if issubclass(type(v), property) else v, function_of(v)))
     elif not isinstance(obj, (torch.Tensor, types.ModuleType)):
         yield type(obj)
-        yield from own_attributes(obj).values()
+        yield own_attributes(obj)  # the dict itself: it is what a write to an attribute changes
 
 
 def names_of(code: types.CodeType, space: dict, reach: Reach) -> Iterator[Any]:
