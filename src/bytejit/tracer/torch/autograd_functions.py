@@ -22,6 +22,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.class_facts import class_lookup
+from bytejit.tracer.objects.code_reach import walk
 from bytejit.tracer.objects.library import real_object
 
 from .autograd_passes import ApplyCall, traced_passes
@@ -102,7 +103,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls: type = expect(args[0], Known).obj
     args_given = expect(args[2], SeqVar)
     given = [t.values.real(a) for a in args_given.items]
-    if cls in t.made_classes or has_external_effects(t):
+    if cls in t.made_classes or has_external_effects(t) and may_see_changes(t, cls, given):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
     held: dict[int, Make] = {}
     try:
@@ -140,6 +141,14 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     node = t.tensors.add_node(target, None, (*node_args, *extra), {})
     node.meta["val"] = made[0] if single else tuple(made)
     return t.tensors.wrap_result(node, node.meta["val"])
+
+
+def may_see_changes(t: Tracer, cls: type, given: list[Var]) -> bool:
+    """Whether the passes of a function may see, or change once more, what the region has changed outside."""
+    if t.effects.globals_written or t.effects.classes_written or not all(isinstance(a, (TensorVar, Known)) for a in given):
+        return True
+    objects = [a.obj for a in given if isinstance(a, Known)]
+    return t.program_operators.sees_changes(walk([cls, *cls.__mro__, *objects]))
 
 
 def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
