@@ -6,8 +6,8 @@ the value's shape, the write is `x = where(mask, value, x)`, and the gradient is
 
 from __future__ import annotations
 
-import operator
 from types import EllipsisType, NoneType
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ from bytejit.fake.tensor import Fake, spec_of
 from .mutation import overlaps
 
 
-def set_item(x: object, key: object, value: object) -> None:
+def set_item(x: Any, key: Any, value: Any) -> None:
     """`x[key] = value`."""
     if isinstance(x, Fake) and isinstance(value, Fake) and value.requires_grad and torch.is_grad_enabled():
         parts = key if isinstance(key, tuple) else (key,)
@@ -24,7 +24,7 @@ def set_item(x: object, key: object, value: object) -> None:
         plain = all(isinstance(p, Fake) or type(p) in (int, slice, EllipsisType, NoneType) for p in parts)
         if plain and len(masks) == 1 and masks[0].dtype is torch.bool and masks[0].dim() and _write(x, parts, masks[0], value):
             return
-    operator.setitem(x, key, value)
+    x[key] = value
 
 
 def _write(x: Fake, parts: tuple, mask: Fake, value: Fake) -> bool:

@@ -158,7 +158,8 @@ class FakeRun:
         if node.target in FUSED:
             return FUSED[node.target](*args, **kwargs)
         if node.target is operator.setitem:
-            return set_item(*args)
+            set_item(*args)
+            return None
         if (op := stays_whole(node.target, args, kwargs, self.attention_at_start)) is not None:
             return whole(self.rec, node.target, op, args, kwargs)
         if node.target in PADS and not differentiates(args, kwargs):

@@ -19,6 +19,7 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
+    FALSE,
     NONE,
     NULL,
     TRUE,
@@ -231,7 +232,25 @@ def object_eq(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(object.__ne__)
 def object_ne(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.values.constant(not t.comparisons.truth(t.comparisons.compare("eq", args[0], args[1])))
+    v = t.values.real(args[0])
+    if class_attribute(t.type_of(v), "__eq__") is object.__eq__:
+        return FALSE if t.comparisons.is_same(v, args[1]) else t.values.constant(NotImplemented)
+    if isinstance(v, InstanceVar):
+        equal = t.operators.try_special(v, "__eq__", [args[1]])
+        return t.values.constant(NotImplemented if equal is None else not t.comparisons.truth(equal))
+    return t.values.constant(not t.comparisons.truth(t.comparisons.compare("eq", v, args[1])))
+
+
+@models(types.MethodType.__eq__)
+def method_eq(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    alike = t.type_of(args[1]) is types.MethodType
+    return t.comparisons.compare("eq", args[0], args[1]) if alike else t.values.constant(NotImplemented)
+
+
+@models(types.MethodType.__ne__)
+def method_ne(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    alike = t.type_of(args[1]) is types.MethodType
+    return t.comparisons.compare("ne", args[0], args[1]) if alike else t.values.constant(NotImplemented)
 
 
 @models(builtins.super)

@@ -209,6 +209,8 @@ class KnownAttributes(Component):
             return v.annotations if v.annotations is not None else NONE
         if name == "__type_params__":
             return SeqVar([], tuple)
+        if (of_type := slot_of(types.FunctionType, name, v)) is not None:
+            return of_type
         raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
     def annotations_of(self, v: FuncVar) -> Var:
@@ -229,4 +231,12 @@ class KnownAttributes(Component):
             return self.t.values.constant(self.t.type_of(v))
         if name == "__call__":
             return v
+        if (of_type := slot_of(self.t.type_of(v), name, v)) is not None:  # before what the function has
+            return of_type
         return self.t.attributes.getattr(v.func, name)
+
+
+def slot_of(cls: type, name: str, v: Var) -> Var | None:
+    """A special method that a class written in C gives its instances, bound to one; None for other names."""
+    found = class_lookup(cls, name)[0]
+    return MethodVar(Known(found), v) if type(found) is types.WrapperDescriptorType else None
