@@ -1,14 +1,17 @@
-"""Models of the builtins that give the names of an object or of a frame: vars, globals, locals."""
+"""Models of the builtins that give the names of an object or of a frame: vars, globals, locals; eval of a text without names."""
 
 from __future__ import annotations
 
 import builtins
+import types
+import warnings
 
 from bytejit.guards.sources import Scope
+from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, DictVar, Var
+from bytejit.tracer.core.values import NULL, DictVar, Known, Var
 
 
 @models(builtins.vars)
@@ -57,3 +60,23 @@ def locals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         t.touch(known)
         known.items.update(found)
     return known
+
+
+@models(builtins.eval)
+def eval_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The constant that an expression without names comes to. Raises: Break for all others, and where it fails or warns."""
+    text = t.values.real(args[0]) if len(args) == 1 and not kwargs else None
+    if type(text) is not Known or type(text.obj) is not str:
+        raise Break("a call of eval")
+    found: object = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            code = compile(text.obj.lstrip(" \t"), "<string>", "eval", dont_inherit=True)
+            plain = not code.co_names and not any(isinstance(c, types.CodeType) for c in code.co_consts)
+            found = eval(code, {}) if plain else eval_
+        except Exception as e:
+            raise Break(f"a call of eval, which gives a {type(e).__name__}") from None
+    if not is_constant(found):
+        raise Break("a call of eval of a text with names, or that makes an object")
+    return t.values.constant(found)
