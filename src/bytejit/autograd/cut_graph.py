@@ -216,7 +216,8 @@ def part_of(
     weights = frozenset(i for i, n in enumerate(taken) if n in placeholders and placeholders.index(n) in info_of(gm).weights)
     module.meta[INFO] = replace(
         info_of(gm),
-        needs_grad=any(n.meta["val"].requires_grad for n in outputs if isinstance(n.meta.get("val"), torch.Tensor)),
+        # of inputs too: a part that only writes into what another part made has no output, and its write is autograd's
+        needs_grad=any(n.meta["val"].requires_grad for n in (*outputs, *taken) if isinstance(n.meta.get("val"), torch.Tensor)),
         grad_at_start=mode,
         weights=weights,
         new_grads=(),
