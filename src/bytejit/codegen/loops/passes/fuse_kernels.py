@@ -204,8 +204,10 @@ def worthwhile(
         (second, {n: n for n in sizes}),
     ):
         for p in k.nests:
+            if points((*k.axes, *p.axes)) <= row_count:
+                continue
             inner = innermost(k, p, buffers)
-            if any(names.get(n) == inner for n in outer) and points((*k.axes, *p.axes)) > row_count:
+            if any(names.get(n) == inner for n in outer):
                 columns = True
                 if flexible(k) and flexible(first) and flexible(second):
                     return False
@@ -217,12 +219,15 @@ def cuts_lanes(k: Kernel, outer: set[str], names: dict[str, str], buffers: dict[
     a c over range(4). names: of its axes, as `outer` has them."""
     if not flexible(k):
         return False
+    # a coordinate of one axis cannot hold both terms: most kernels are done before the search of all accesses below
+    terms = [t for s in k.nests[0].stores for x in s.coords if x.terms and len(t := ix.axis_terms(x) or ()) > 1]
+    if not terms:
+        return False
     sizes = {a.name: a.size for a in k.axes}
     inner = innermost(k, k.nests[0], buffers)
     least = sizes.get(inner) if inner is not None and names.get(inner, inner) not in outer else None
     if not isinstance(least, int) or least >= LANES:
         return False
-    terms = [ix.axis_terms(x) or () for s in k.nests[0].stores for x in s.coords]
     return any((inner, 1) in of and any(c == least and names.get(a, a) in outer for a, c in of) for of in terms)
 
 
