@@ -99,7 +99,7 @@ class GradRun(FakeRun):
     def run(self) -> object:
         """What the graph returns. An input that the graph itself makes a leaf with gradients is one of the leaves."""
         returned, known = super().run(), {i for i, _ in self.leaves}
-        new = [(i, self.rec.inputs[i].fake) for i in self.histories if i not in known]
+        new = [(i, root.fake) for i in self.histories if i not in known and (root := self.rec.inputs[i]) is not None]
         self.leaves = sorted([*self.leaves, *((i, x) for i, x in new if x.requires_grad and x.is_leaf)], key=lambda at: at[0])
         return returned
 

@@ -207,7 +207,9 @@ def add_last_guards(t: Tracer) -> None:
     """Add the guards whose need is known only at the end of the region."""
     if t.reads_grad and not t.grad_matters:
         for v in t.inputs:  # guarded without it when they were read, as long as gradients were off
-            for g in t.guards.on(v.origin) if isinstance(v, TensorVar) else ():
+            if not isinstance(v, TensorVar):
+                continue
+            for g in t.guards.on(v.origin):
                 if g.kind == TENSOR:
                     t.guards.replace(g, replace(g.value, requires_grad=v.real.requires_grad))
     guard_views_by_offset(t)

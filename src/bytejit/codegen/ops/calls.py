@@ -26,7 +26,7 @@ def stays(node: torch.fx.Node) -> bool:
         return True
     row = table().by_aten.get(str(node.target))
     if row is not None:
-        return row.raises or row.refuses or of_other_dtype(row, node)
+        return bool(row.raises or row.refuses) or of_other_dtype(row, node)
     if not isinstance(node.target, torch._ops.OpOverload) or is_view(node.target):
         return False
     return any("Tensor" in str(made.type) for made in node.target._schema.returns)
