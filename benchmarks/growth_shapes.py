@@ -87,6 +87,21 @@ def training(n: int) -> Program:
     return f, (torch.randn(4, SMALL),)
 
 
+def writes(n: int) -> Program:
+    """Steps of a recurrence, each writing a slice of the result, forward and backward."""
+    steps = n // 5
+    decay = torch.nn.Parameter(torch.rand(SMALL))
+
+    def f(x):
+        out, state = torch.zeros(4, steps, SMALL), torch.zeros(4, SMALL)
+        for i in range(steps):
+            state = torch.tanh(state * decay + x[:, i])
+            out[:, i] = state * torch.exp(-state)
+        out.sum().backward()
+
+    return f, (torch.randn(4, steps, SMALL),)
+
+
 def model(n: int) -> Program:
     """Layers whose outputs need gradients: a joint graph in two parts."""
     layers = torch.nn.Sequential(*(m for _ in range(n // 2) for m in (torch.nn.Linear(SMALL, SMALL), torch.nn.Tanh())))
@@ -120,4 +135,4 @@ def foreach(n: int) -> Program:
     return f, (params, grads)
 
 
-SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, model, step, foreach)}
+SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, writes, model, step, foreach)}
