@@ -283,6 +283,10 @@ class Calls(Component):
         if polyfill is not None:
             return self.inline(expect(self.t.values.constant(polyfill), FuncVar), args, kwargs)
         owner = getattr(obj, "__self__", None)
+        found = class_lookup(owner, obj.__name__)[0] if isinstance(owner, type) else None
+        if isinstance(found, types.ClassMethodDescriptorType) and self.has_handler(found):
+            if found.__get__(None, owner) == obj:  # `Function.apply` since torch 2.14, read from its class before
+                return self.call(MethodVar(Known(found), self.t.values.constant(owner)), args, kwargs)
         if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or (
             is_constant(owner) and owner is not None
         ):

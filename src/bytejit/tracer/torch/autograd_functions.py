@@ -60,7 +60,7 @@ class Context:
 
 
 def apply_as_stored() -> object:
-    """`apply` as stored in `torch.autograd.Function`: a Python function before torch 2.15, a descriptor since."""
+    """`apply` as stored in `torch.autograd.Function`: a Python function before torch 2.14, a descriptor since."""
     found = class_lookup(torch.autograd.Function, "apply")[0]
     return found.__func__ if isinstance(found, classmethod) else found
 
