@@ -8,7 +8,6 @@ their bits, strides, gradients and refusals are eager's.
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from torch import fx
 
 from bytejit.codegen.aten.mutation import RESHAPING
 from bytejit.common.graph_calls import FLIPS, called_name
-from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, was_written
 
@@ -61,9 +60,7 @@ def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Cal
             found[k] = x
         return tuple(found)
 
-    report = report_of(gm)
-    if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
-        report.writes_last = weakref.ref(viewing)
+    note_around(gm, viewing, call)
     return viewing
 
 

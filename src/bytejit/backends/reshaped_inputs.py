@@ -3,7 +3,6 @@ input instead, and torch reshapes the input itself after the call."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.mutation import RESHAPING
-from bytejit.common.graph_info import report_of
+from bytejit.common.graph_info import note_around, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, make
 
@@ -54,9 +53,7 @@ def apart_from_reshapes(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], 
                 getattr(inputs[c.input], c.method)(*c.args, **c.kwargs)
         return tuple([inputs[given[k]] if k in given else x for k, x in enumerate(made)])
 
-    report = report_of(gm)
-    if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
-        report.writes_last = weakref.ref(reshaping)
+    note_around(gm, reshaping, call)
     return reshaping
 
 

@@ -4,7 +4,6 @@ computed of what was set, the graph is cut around the assignments, which torch m
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import fx
 from bytejit.autograd.cut_graph import CutPart, calls_of, cut_at, joined, run_by_torch
 from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
-from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, make
 
@@ -54,9 +53,7 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
         return tuple(results)
 
     setting = counting(assigning, dict(zip(sets, found.writes)))
-    report = report_of(gm)
-    if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
-        report.writes_last = weakref.ref(setting)
+    note_around(gm, setting, call)
     return setting
 
 

@@ -64,3 +64,10 @@ def info_of(gm: torch.fx.GraphModule) -> GraphInfo:
 def report_of(gm: torch.fx.GraphModule) -> Report:
     """The graph's `Report`, made on first use."""
     return gm.meta.setdefault(REPORT, Report())
+
+
+def note_around(gm: torch.fx.GraphModule, outer: Callable, inner: Callable) -> None:
+    """Note that `outer` runs a graph, by a call of `inner` before it writes anything: it writes last where `inner` does."""
+    report = report_of(gm)
+    if not report.through_torch and (report.writes_last is None or report.writes_last() is inner):
+        report.writes_last = weakref.ref(outer)
