@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bytejit.fake.rules.core import is_one
 from bytejit.fake.tensor import Fake, spec_of
 
 from .mutation import overlaps
@@ -49,8 +50,3 @@ def _write(x: Fake, parts: tuple, mask: Fake, value: Fake) -> bool:
         shape[place : place + 1] = [1] * k
     view.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value.reshape(shape), view))
     return True
-
-
-def is_one(n: object) -> bool:
-    """Whether a size is 1 in each run."""
-    return type(n) is int and n == 1
