@@ -129,10 +129,7 @@ def parts_between(
         outputs = dict.fromkeys(n for n in (*wanted, *later) if n in group)
         casts = [n for g in groups[:k] for n in g if n.target in AUTOCAST]
         if any(n.target is not SET_GRAD for n in group):
-            part = part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown)
-            inner = frozenset(i for i, n in enumerate(outputs) if n not in outside)
-            part.graph.meta[INFO] = replace(info_of(part.graph), inner=inner)
-            parts.append(part)
+            parts.append(part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown, outside))
         mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
         if written is not None and not by_torch.isdisjoint(group):
             grown = frozenset(written.new)
@@ -192,9 +189,10 @@ def part_of(
     casts: Sequence[fx.Node],
     plain: bool,
     grown: Set[fx.Node],
+    outside: Set[fx.Node],
 ) -> CutPart:
     """The calls as a graph of their own. mode: whether gradients are on at its start. casts: the calls before it that set
-    autocast, which are made again. grown: inputs that now need a gradient."""
+    autocast, which are made again. grown: inputs that now need a gradient. outside: values that not only other parts see."""
     calls = [*casts, *numbers_for(calls), *calls]
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -221,6 +219,7 @@ def part_of(
         grad_at_start=mode,
         weights=weights,
         new_grads=(),
+        inner=frozenset(i for i, n in enumerate(outputs) if n not in outside),
     )
     return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
 
