@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -93,6 +94,26 @@ def test_the_oldest_entries_go_first(tmp_path: Path) -> None:
     disk.read("aa")
     assert disk.trim() == 1
     assert [key for key in ("aa", "bb", "cc") if disk.read(key)] == ["aa", "cc"] and not left_over.exists()
+
+
+def test_others_write_while_the_cache_is_trimmed(disk: Disk) -> None:
+    """What a listing names may be renamed or deleted before it is looked at: that is no reason to leave the folder."""
+    others, ended = [Disk(disk.wanted) for _ in range(2)], threading.Event()
+
+    def writes(other: Disk) -> None:
+        while not ended.is_set():
+            other.write("ab12", b"x")
+
+    threads = [threading.Thread(target=writes, args=(other,)) for other in others]
+    disk.write("cd34", b"y")
+    for thread in threads:
+        thread.start()
+    for _ in range(500):
+        disk.trim()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert disk.memory is None and disk.read("cd34") == b"y" and not any(other.memory for other in others)
 
 
 def test_an_unusable_folder_costs_one_warning(tmp_path: Path) -> None:

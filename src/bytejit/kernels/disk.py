@@ -355,7 +355,10 @@ def _trim(at: int, limit: int) -> int:
     files, total, gone, now = [], 0, 0, time.time()
     with os.scandir(at) as found:
         for entry in found:
-            info = entry.stat(follow_symlinks=False)
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # another process has renamed or deleted it meanwhile
             if entry.name.startswith("."):
                 if not entry.name.endswith(".lock") and info.st_mtime < now - 86400:
                     owned.remove(at, entry.name)
