@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from .core import HasMeta, Meta, NeedsMeta, new, row
 from .elementwise import like_stride
+from .errors import NoFake
 
 _F32 = torch.float32
 
@@ -111,3 +112,9 @@ def _rounded(x: HasMeta, *grid: Any) -> tuple[Meta, Meta]:
 @row("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine")
 def _rounded_by_learning(x: HasMeta, *grid: Any) -> Meta:
     return new(x.m.shape, like_stride(x.m), x.m.dtype, x.m.device)
+
+
+# ---- quantised tensors, of which torch's meta kernels make plain ones ----------------------------------------------------
+@row("quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors")
+def _quantised(*arguments: Any) -> NoReturn:
+    raise NoFake("aten::quantize_per_tensor", "it makes a quantised tensor")

@@ -16,6 +16,7 @@ from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.models import models
+from bytejit.tracer.core.operations import OF_ONE_DTYPE
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -62,9 +63,6 @@ def issubclass_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if cls is None:
         raise t.raised(TypeError("issubclass() arg 1 must be a class"))
     return t.values.constant(_is_a(t, cls, args[1], "__subclasscheck__", args[0]))
-
-
-OF_ONE_DTYPE = type(torch.FloatTensor)
 
 
 def _of_dtype(v: Var, of: type) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from bytejit.common import special_cases
 
-from .values import Var, is_object
+from .values import Known, Var, is_object
 
 BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 # Python functions of torch that are recorded whole: they compute on tensors and do nothing else
@@ -31,6 +31,8 @@ OPERATORS = {getattr(operator, n) for n in dir(operator) if not n.startswith("_"
     operator.length_hint,
     operator.call if hasattr(operator, "call") else operator.is_,
 }
+PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
+OF_ONE_DTYPE = type(torch.FloatTensor)  # the class of torch.FloatTensor, torch.LongTensor, ...
 NAMESPACES = ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
 # torch.* functions that are not operations on tensors
 EXCLUDED = set(
@@ -152,10 +154,23 @@ def _hashable_in(obj: object) -> bool:
 
 def plainly_given(fn: object, args: list[Var], kwargs: dict[str, Var]) -> tuple[list[Var], dict[str, Var]]:
     """Arguments of an operation as any graph can hold them: `from` is no name that the text of one can have (it is the first of
-    random_, uniform_), and torch's fakes refuse a `generator` of None where an overload has to have one."""
+    random_, uniform_), classes cannot be spelled in it, and torch's fakes refuse a `generator` of None where an overload has to
+    have one."""
+    if any(type(a) is Known and isinstance(a.obj, type) for a in (*args, *kwargs.values())):
+        args, kwargs = [_dtype_given(fn, a) for a in args], {k: _dtype_given(fn, v) for k, v in kwargs.items()}
     if "from" in kwargs and len(args) == 1:
         args, kwargs = [*args, kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
     given = kwargs.get("generator")
     if is_object(given, None) and isinstance(fn, BUILT_IN):
         kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
     return args, kwargs
+
+
+def _dtype_given(fn: object, v: Var) -> Var:
+    """A class that stands for a dtype in an operation of torch's: the dtype, or the name of a type of tensors."""
+    if type(v) is not Known or not isinstance(v.obj, type):
+        return v
+    if fn is torch.Tensor.type:
+        return Known(torch.typename(v.obj)) if type(v.obj) is OF_ONE_DTYPE else v
+    takes = isinstance(fn, BUILT_IN) or is_torch_python(fn)
+    return Known(PYTHON_DTYPES[v.obj]) if takes and v.obj in PYTHON_DTYPES else v

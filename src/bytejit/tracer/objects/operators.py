@@ -123,6 +123,8 @@ class Operators(Component):
             return self.binary(name, self.t.drawn.early(a), self.t.drawn.early(b), in_place)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
+        if name == "mod" and type(a) is Known and type(a.obj) in (str, bytes):  # takes any object on its right
+            return self.format_percent(a, b)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             if not self.overloads(a) and not self.overloads(b):
                 return self.tensor_binary(name, a, b, in_place)
@@ -176,8 +178,6 @@ class Operators(Component):
                     return self.shorten(a)
                 cls = seq.cls if seq.cls in (list, torch.Size, collections.deque) else tuple
                 return self.shorten(SeqVar(seq.items * n.obj, cls, maxlen=seq.maxlen))
-        if isinstance(a, Known) and type(a.obj) in (str, bytes) and name == "mod":
-            return self.format_percent(a, b)
         if name in SET_OPERATIONS and (found := self._sets(name, a, b, in_place)) is not None:
             return found
         if name == "or" and isinstance(a, DictVar) and isinstance(b, DictVar):

@@ -30,7 +30,8 @@ from .effects_of_calls import has_external_effects, without_gradients
 
 Make: TypeAlias = Callable[[], Any]
 OBJECTS = (FuncVar, MethodVar, InstanceVar)
-SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # values that cannot be written in the text of a graph
+# values that cannot be written in the text of a graph
+SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType, type, types.ModuleType)
 
 
 class Context:

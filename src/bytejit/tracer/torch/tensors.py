@@ -81,7 +81,6 @@ MAY_RETURN_SELF = {
 
 MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)  # a sequence may hold what does
 NONE_OVERRIDES = (None, *PLAIN, torch.Size)
-PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
 def current_cuda(x: Any) -> bool:
@@ -312,11 +311,9 @@ class Tensors(Component):
             if isinstance(v.obj, enum.Enum):  # a graph's text cannot spell a member
                 plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)
                 return v.obj if plain is None else PLAIN_VALUE[plain](v.obj)
-            if isinstance(v.obj, type) and v.obj in PYTHON_DTYPES:
-                return PYTHON_DTYPES[v.obj]  # a graph's text cannot spell a class
-            if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
+            if is_constant(v.obj):
                 return v.obj
-            raise NotConstant(words(v))
+            raise NotConstant(words(v))  # a graph's text cannot spell a class, a module, a function
         if isinstance(v, SeqVar):
             items = [self.to_node_arg(e) for e in v.items]
             if hasattr(v.cls, "_fields"):
