@@ -21,3 +21,26 @@ def autocast_now() -> tuple[Callable, ...]:
 def autocast_state() -> tuple:
     """For each device, the dtype that operations are cast to; None where autocast is off."""
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
+
+
+def cast_resized(func: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of a call that torch's Python decompositions take over, where it resizes: with the cast to float32 that
+    autocast makes for the op that they replace."""
+    name = getattr(func, "__name__", "")
+    if name != "interpolate" and not name.lstrip("_").startswith("upsample"):
+        return args, kwargs
+    x = args[0] if args else kwargs.get("input")
+    mode = kwargs.get("mode", args[3] if len(args) > 3 else "")
+    if mode in ("area", "lanczos") or not isinstance(x, torch.Tensor) or not _resizes_in_float32(x):
+        return args, kwargs
+    return ((x.float(), *args[1:]), kwargs) if args else (args, {**kwargs, "input": x.float()})
+
+
+def _resizes_in_float32(x: torch.Tensor) -> bool:
+    device = x.device.type
+    return (
+        torch.is_autocast_enabled(device)
+        and x.is_floating_point()
+        and x.dtype != torch.float64
+        and torch._C._dispatch_has_kernel_for_dispatch_key("aten::upsample_nearest2d", f"Autocast{device.upper()}")
+    )

@@ -103,6 +103,12 @@ def manner_of(node: Any) -> Any:
     return nullcontext() if manner is None else manner()
 
 
+def decomposes(node: Any) -> bool:
+    """Whether torch's Python decompositions take over this call."""
+    manner = node.meta.get("manner")
+    return manner is not None and manner.decompose
+
+
 def known(x: Any) -> int:
     """The number as an int. A symbolic one becomes the constant that it was while tracing, with a condition."""
     return int(x)

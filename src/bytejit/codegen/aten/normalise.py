@@ -19,6 +19,7 @@ from bytejit.codegen.ops.calls import is_view
 from bytejit.common import attention_choice, inference, profiler_ranges
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
+from bytejit.common.autocast import cast_resized
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_calls import GraphCall, why_opaque
 from bytejit.common.graph_info import info_of
@@ -27,7 +28,7 @@ from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import Fake, fake_of_spec, make, spec_of, with_history
 from bytejit.shapes import symbols
-from bytejit.shapes.symbols import manner_of
+from bytejit.shapes.symbols import decomposes, manner_of
 
 from .applied_functions import applied
 from .checkpointed_parts import checkpointed
@@ -138,6 +139,8 @@ class FakeRun:
         said = infer_sized(target, args, kwargs) if node.op != "call_module" else None
         if said is not None and not differentiates(args, kwargs):
             return self.rec.new(said[0], self.rec.fake(tuple(args)), {k: self.rec.fake(v) for k, v in kwargs.items()}, said[1])
+        if target is not None and decomposes(node):
+            args, kwargs = cast_resized(target, args, kwargs)
         if node.op == "call_method":
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         if node.op == "call_module":

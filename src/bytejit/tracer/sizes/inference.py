@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from bytejit.common import special_cases
+from bytejit.common.autocast import cast_resized
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.shapes.symbols import Manner, is_symbolic
@@ -127,7 +128,8 @@ class SymbolicInference(Component):
         env.restore(before)
         try:
             with decomposed(), self.t.fake_mode:
-                again = fn(*args, **kwargs)
+                given, named = cast_resized(fn, args, kwargs)
+                again = fn(*given, **named)
             if error is not None or env.fixed < made:
                 self.t.sizes.manner = decomposed
                 if may_copy:
