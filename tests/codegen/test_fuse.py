@@ -13,7 +13,7 @@ from graphs import aten, same
 from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
-from bytejit.codegen.loops.passes.dependencies import Dependencies
+from bytejit.codegen.loops.passes.dependencies import Dependencies, Order
 from bytejit.codegen.loops.passes.fuse import Merger, fuse
 from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, work
 from bytejit.codegen.loops.text import parse, text
@@ -191,17 +191,21 @@ def test_what_a_step_needs_is_known_after_every_merge(args: tuple, monkeypatch: 
 
 
 def all_is_known(needs: Dependencies) -> None:
-    """`needs` says the same as a search of the whole graph."""
+    """`needs` says the same as a search of the whole graph, and the order has each step once."""
+    at = needs.order.at
+    order = sorted(needs.before, key=at.__getitem__)
+    assert [needs.order.next[i] for i in (None, *order)] == [*order, None]
     above: dict[int, set[int]] = {}
-    for i in sorted(needs.before, key=needs.at.__getitem__):
-        assert all(needs.at[b] < needs.at[i] and i in needs.after[b] for b in needs.before[i])
-        above[i] = set().union(needs.before[i], *(above[b] for b in needs.before[i]))
+    for i in order:
+        assert all(at[b] < at[i] and i in needs.after[b] for b in needs.before[i])
+        number = needs.numbers[i]
+        above[number] = set().union(needs.needed(number), *(above[b] for b in needs.needed(number)))
     assert sum(map(len, needs.after.values())) == sum(map(len, needs.before.values()))
     for i, found in above.items():
         for other in above:
             if other != i:
                 assert needs.needs(i, other) == (other in found)
-                assert needs.needs(i, other, indirect=True) == any(other in above[b] for b in needs.before[i] if b != other)
+                assert needs.needs(i, other, indirect=True) == any(other in above[b] for b in needs.needed(i) if b != other)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -210,11 +214,23 @@ def test_what_a_step_needs_in_random_graphs_that_shrink(seed: int) -> None:
     before = {i: {b for b in range(i) if draw.random() < draw.choice((0.02, 0.1, 0.3))} for i in range(24)}
     needs = Dependencies(before, before)
     all_is_known(needs)
-    while len(needs.before) > 1:  # some pair can always be joined: one beside another in some order
-        first, second = draw.sample(sorted(needs.before), 2)
+    while len(needs.names) > 1:  # some pair can always be joined: one beside another in some order
+        first, second = draw.sample(sorted(needs.names), 2)
         if not needs.needs(first, second) and not needs.needs(second, first, indirect=True):
             needs.join(first, second)
             all_is_known(needs)
+
+
+def test_a_merge_moves_few_steps_of_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward pass, and after it an update for each of its steps: what needs a step is the rest of the pass."""
+    n, moved, put = 64, [], Order.put
+    before = {i: {i - 1} - {-1} for i in range(n)} | {n + i: {i, 2 * n} for i in range(n)} | {2 * n: set()}
+    needs = Dependencies(before, (2 * n, *range(2 * n)))
+    monkeypatch.setattr(Order, "put", lambda *args: moved.append(0) or put(*args))
+    for i in range(n):
+        needs.join(i, n + i)
+    all_is_known(needs)
+    assert len(moved) <= 2 * n
 
 
 @pytest.mark.parametrize(

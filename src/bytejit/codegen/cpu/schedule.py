@@ -18,7 +18,7 @@ from bytejit.codegen.loops.memory import Memory, plan_memory
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, ExternCall, Machine, NestSchedule, Plan, Schedule
-from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, known, loads, points
+from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, known, points
 from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import acc_dtype, itemsize
 from bytejit.common.interrupts import poll
@@ -171,7 +171,7 @@ def votes(p: LoopNest, names: set[str]) -> dict[str, int]:
     """Axis -> how well the nest's accesses suit it as the innermost: accesses of stride 1 count for it, others against it, stores
     twice. Only accesses that depend on the most axes count: vectors of channel parameters are small beside an image."""
     found = dict.fromkeys(sorted(names), 0)
-    accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in loads(p.roots())]
+    accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in p.loads]
     widest = max((len(ix.variables(at) & names) for at, _ in accesses), default=0)
     for at, weight in accesses:
         if len(ix.variables(at) & names) < widest:
@@ -194,7 +194,7 @@ def best_axis(p: LoopNest, axes: tuple[Axis, ...]) -> str | None:
 
 def by_stride(axes: tuple[Axis, ...], p: LoopNest) -> list[Axis]:
     """Axes with the largest stride first: of the nest's stores, else of its loads."""
-    accesses = [s.coords[0] for s in p.stores] or [e.attr[0] for e in loads(p.roots())]
+    accesses = [s.coords[0] for s in p.stores] or [e.attr[0] for e in p.loads]
     return sorted(axes, key=lambda a: -max((abs(ix.hint(c.coefficient(a.name))) for c in accesses), default=0))
 
 
@@ -205,7 +205,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
     k = rename(k, cons)
     block = column_block(k)
     nests = tuple(schedule_nest(k, p, block, machine) for p in k.nests)
-    work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(loads(p.roots()))) for p in k.nests))
+    work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(p.loads)) for p in k.nests))
     rows = points(k.axes)
     parallel: tuple[str, ...] = tuple(a.name for a in k.axes)
     unit = work * (min(block[1], rows) if block else 1)
@@ -247,7 +247,7 @@ def transposed(p: LoopNest, axes: tuple[Axis, ...], inner: str, least: int = TIL
     """An axis along which some load has stride 1 that has a larger stride along `inner`; both have at least `least` elements.
     None when there is none."""
     sizes = {a.name: points([a]) if known([a]) else max(least, points([a])) for a in axes}
-    for e in loads(p.roots()):
+    for e in p.loads:
         if abs(ix.hint(e.attr[0].coefficient(inner))) > 1:
             for a in axes:
                 if a.name != inner and e.attr[0].coefficient(a.name) == 1 and min(sizes[a.name], sizes[inner]) >= least:

@@ -66,7 +66,7 @@ from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, Machine, Plan
-from bytejit.codegen.loops.simplify import elements, kernel_roots, known, loads, points
+from bytejit.codegen.loops.simplify import elements, known, points
 from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import itemsize
 from bytejit.errors import Bug
@@ -214,7 +214,7 @@ def one_order(k: Kernel) -> Kernel:
         groups.setdefault(frozenset(a.name for a in p.axes), []).append(p)
     order: dict[frozenset[str], tuple[str, ...]] = {}
     for names, nests in groups.items():
-        most = max(nests, key=lambda p: len(loads(p.roots())) + 2 * len(p.stores))
+        most = max(nests, key=lambda p: len(p.loads) + 2 * len(p.stores))
         axes = order[names] = tuple(a.name for a in most.axes)
         if len(axes) > 1 and len(nests) > 1 and not any(a.kind == "scan" for p in nests for a in p.axes):
             total: Counter[str] = Counter()
@@ -239,7 +239,7 @@ def needs_wide(k: Kernel, buffers: dict[str, Buffer]) -> bool:
         if not known((*k.axes, *p.axes)) or max(points(p.axes), points(k.axes)) >= (1 << 31) - MARGIN:
             return True
     sizes = {a.name: a.size for p in k.nests for a in (*k.axes, *p.axes)}
-    places = {(s.buffer, s.coords) for p in k.nests for s in p.stores} | {(e.name, e.attr) for e in loads(kernel_roots(k))}
+    places = {(s.buffer, s.coords) for p in k.nests for s in p.stores} | {(e.name, e.attr) for e in k.loads}
     for name, at in places:
         b = buffers[name]
         if not all(isinstance(n, int) for n in (*b.shape, *b.stride)) or not all(fits_i32(c, sizes) for c in at):
@@ -262,8 +262,7 @@ def fits_i32(at: Any, sizes: dict[str, Any]) -> bool:
 def widest(k: Kernel, buffers: dict[str, Buffer]) -> int:
     """Bytes of the widest element that the kernel touches."""
     return max(
-        [itemsize(e.dtype) for e in loads(kernel_roots(k))]
-        + [itemsize(buffers[s.buffer].dtype) for p in k.nests for s in p.stores],
+        [itemsize(e.dtype) for e in k.loads] + [itemsize(buffers[s.buffer].dtype) for p in k.nests for s in p.stores],
         default=4,
     )
 
@@ -330,7 +329,7 @@ def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
     """Bytes an element of accesses that have stride 1 along the last outer axis but not along the nest's axes; 0 without any."""
     found = 0
     for p in k.nests:
-        touched = [(e.attr, e.dtype) for e in loads(p.roots())] + [(s.coords, buffers[s.buffer].dtype) for s in p.stores]
+        touched = [(e.attr, e.dtype) for e in p.loads] + [(s.coords, buffers[s.buffer].dtype) for s in p.stores]
         for at, dtype in touched if p.axes and k.axes else ():
             strides = [abs(ix.hint(at[0].coefficient(a.name))) for a in p.axes if ix.hint(a.size) > 1]
             if strides and min(strides) > 1 and at[0].coefficient(k.axes[-1].name) == 1:
@@ -354,7 +353,7 @@ def read_again(k: Kernel) -> list[str]:
     seen: Counter[Expr] = Counter()
     for p in k.nests:
         inner = {a.name for a in p.axes}
-        seen.update({e for e in loads(p.roots()) if any(ix.variables(c) & inner for c in e.attr)})
+        seen.update({e for e in p.loads if any(ix.variables(c) & inner for c in e.attr)})
     return [e.dtype for e, n in seen.items() if n > 1]
 
 
@@ -365,8 +364,8 @@ def updates_last(k: Kernel) -> Kernel:
     nests, late = [], []
     for i, p in enumerate(k.nests):
         if not p.axes and i < within:
-            read = {e.name for q in k.nests[: i + 1] for e in loads(q.roots())}
-            read -= {e.name for q in k.nests[i + 1 :] for e in loads(q.roots())}
+            read = {e.name for q in k.nests[: i + 1] for e in q.loads}
+            read -= {e.name for q in k.nests[i + 1 :] for e in q.loads}
             late += [s for s in p.stores if s.buffer in read]
             p = replace(p, stores=tuple(s for s in p.stores if s.buffer not in read))
         if p.stores or p.reduces:
@@ -384,6 +383,6 @@ def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
         return False
     within = max(i for i, p in enumerate(k.nests) if p.axes)
     once = {s.buffer for p in k.nests[:within] if not p.axes for s in p.stores}
-    if any(e.name in once for e in loads(kernel_roots(k))):
+    if any(e.name in once for e in k.loads):
         return False
-    return not any(buffers[e.name].kind == "local" for e in loads(kernel_roots(k)))
+    return not any(buffers[e.name].kind == "local" for e in k.loads)

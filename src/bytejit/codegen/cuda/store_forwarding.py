@@ -8,7 +8,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Store
-from bytejit.codegen.loops.simplify import Rewriter, loads
+from bytejit.codegen.loops.simplify import Rewriter
 from bytejit.common.dtypes import itemsize
 
 
@@ -62,7 +62,7 @@ def forward(k: Kernel, buffers: dict[str, Buffer], cons: Cons, again: bool, over
             if again and any(overlap(e.name, w) for e in below if e.kind == "load" for w in written):
                 continue
             made[s.buffer] = s, p.axes
-    left = {e.name for p in nests for e in loads(p.roots())}
+    left = {e.name for p in nests for e in p.loads}
     gone = {n for n, b in buffers.items() if (b.kind == "local" or n in overlap.own) and n not in left}
     nests = [replace(p, stores=tuple(s for s in p.stores if s.buffer not in gone)) for p in nests]
     return replace(k, nests=tuple(p for p in nests if p.stores or p.reduces))
@@ -74,7 +74,7 @@ def kept(k: Kernel) -> int:
     live: set[Any] = set()
     for i, p in enumerate(k.nests):
         inner = {a.name for a in p.axes}
-        for e in loads(p.roots()):
+        for e in p.loads:
             if any(ix.variables(c) & inner for c in e.attr):
                 if seen.setdefault((e, p.axes), i) < i:
                     live.add((e, p.axes))
@@ -88,7 +88,7 @@ def barriers(k: Kernel, overlap: Overlap) -> tuple[int, ...]:
     read: dict[str, set[Any]] = {}
     for i, p in enumerate(k.nests):
         here: dict[str, set[Any]] = {}
-        for e in loads(p.roots()):
+        for e in p.loads:
             here.setdefault(e.name, set()).add((e.attr, p.axes))
         late = any(overlap(s.buffer, n) and at != {(s.coords, p.axes)} for s in p.stores for n, at in read.items())
         if late or stored & set(here):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,13 @@ from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype, items
 from .index import values_in
 
 NONE: frozenset[str] = frozenset()
+MARKS = 256  # bits: a kernel loads fewer buffers
+
+
+@functools.cache
+def mark(buffer: str) -> int:
+    """A bit for a buffer, which it shares with few others."""
+    return 1 << zlib.crc32(buffer.encode()) % MARKS
 
 
 class Expr:
@@ -26,7 +35,7 @@ class Expr:
     rounds) and `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
     """
 
-    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "simple", "_hash", "_loads")
+    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "marks", "simple", "_hash", "_loads")
     _hash: int
 
     def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
@@ -34,7 +43,10 @@ class Expr:
         # what must be evaluated first: values inside indirect indices, then operands
         self.needs = (*values_in(attr), *args) if kind == "load" or kind == "index" else args
         self.refs: frozenset[str] = frozenset((name,)) if kind == "ref" else NONE  # names read at and below the node
+        self.marks = mark(name) if kind == "load" else 0  # of the buffers that are loaded at and below the node
         for e in self.needs:
+            if e.marks != self.marks:
+                self.marks = self.marks | e.marks if self.marks else e.marks
             if e.refs:
                 self.refs = self.refs | e.refs
         self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))

@@ -56,6 +56,7 @@ __all__ = [
     "atoms",
     "axis_terms",
     "bounds",
+    "consecutive",
     "delinear",
     "divide",
     "evaluate",
@@ -215,6 +216,18 @@ def linear(coords: Iterable[Size], stride: Iterable[Size], offset: Size = 0) -> 
     for c, s in zip(coords, stride):
         out = out + index(c) * s
     return out
+
+
+def consecutive(coords: tuple[Size, ...], stride: tuple[Size, ...]) -> list[str]:
+    """The axes along which an access has stride 1."""
+    sums: dict[str, int] = {}
+    for x, s in zip(coords, stride):
+        for atom, c in index(x).terms:
+            if type(atom) is not AxisVar or not isinstance(s, int):
+                flat = linear(coords, stride)
+                return [a.parts[0] for a, c in flat.terms if c == 1 and type(a) is AxisVar]
+            sums[atom.parts[0]] = sums.get(atom.parts[0], 0) + c * s
+    return sorted(name for name, c in sums.items() if c == 1)
 
 
 def delinear(flat: Index, shape: tuple[Size, ...], sizes: Mapping[str, Size]) -> tuple[Index, ...]:

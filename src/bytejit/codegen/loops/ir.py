@@ -37,6 +37,7 @@ each dimension of the buffer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -48,9 +49,9 @@ from .index import values_in
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "logsum")
 
 
-def updates(step: Any) -> list[str]:
+def updates(step: Any) -> tuple[str, ...]:
     """Buffers of which a kernel writes some elements only: the others are copied from `Store.over`, or lie there already."""
-    return [s.over for p in step.nests for s in p.stores if s.over] if isinstance(step, Kernel) else []
+    return step.updates if isinstance(step, Kernel) else ()
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,27 @@ class LoopNest:
             found = self.__dict__["_roots"] = tuple(chain(*reduced, *(s.roots() for s in self.stores)))
         return found
 
+    @cached_property
+    def loads(self) -> tuple[Expr, ...]:
+        """Every load of the nest, each once."""
+        return tuple({id(e): e for root in self.roots() for e in root.loads}.values())
+
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """The buffers that it loads."""
+        return frozenset(e.name for e in self.loads)
+
+    def joined(self, other: LoopNest, axes: tuple[Axis, ...]) -> LoopNest:
+        """One nest of both, over axes of the same names. What was found in the parts holds for it: a nest that grows by one part
+        after another is not read each time."""
+        both = LoopNest(axes, self.stores + other.stores, self.reduces + other.reduces)
+        if not both.reduces:
+            both.__dict__["loads"] = tuple({id(e): e for e in (*self.loads, *other.loads)}.values())
+            both.__dict__["sources"] = self.sources | other.sources
+            if "_simple" in self.__dict__ and "_simple" in other.__dict__:
+                both.__dict__["_simple"] = True
+        return both
+
     def __repr__(self) -> str:
         return f"nest [{', '.join(map(repr, self.axes))}] {len(self.reduces)} reduces {len(self.stores)} stores"
 
@@ -164,6 +186,18 @@ class Kernel:
     nests: tuple[LoopNest, ...]
     ops: tuple[str, ...] = ()
     where: Any = field(default=None, compare=False)
+
+    @cached_property
+    def loads(self) -> tuple[Expr, ...]:
+        """Every load of the kernel, each once."""
+        if len(self.nests) == 1:
+            return self.nests[0].loads
+        return tuple({id(e): e for p in self.nests for e in p.loads}.values())
+
+    @cached_property
+    def updates(self) -> tuple[str, ...]:
+        """Buffers of which it writes some elements only: as `updates`."""
+        return tuple(s.over for p in self.nests for s in p.stores if s.over)
 
     def __repr__(self) -> str:
         return f"kernel {self.name} [{', '.join(map(repr, self.axes))}] {len(self.nests)} nests: {' '.join(self.ops)}"

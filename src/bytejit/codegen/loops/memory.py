@@ -14,7 +14,6 @@ from bytejit.common.dtypes import itemsize
 
 from . import index as ix
 from .ir import Buffer, Extern, Kernel, Loops, Store
-from .simplify import loads
 from .uses import reads, writes
 
 ALIGN = 64
@@ -187,7 +186,7 @@ def overwritable(k: Kernel, a: Buffer, b: Buffer, s: Store, at: int) -> bool:
     outer = {axis.name for axis in k.axes}
     alike = (a.shape, a.stride) == (b.shape, b.stride)
     for i, p in enumerate(k.nests):
-        for e in loads(p.roots()):
+        for e in p.loads:
             if e.name != a.name:
                 continue
             if i > at:

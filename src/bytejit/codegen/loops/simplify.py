@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.expr import Cons, Expr, mark, walk
 from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import DTYPES, NARROW, itemsize
 
@@ -44,6 +44,7 @@ class Rewriter:
     ):
         self.cons, self.sizes, self.axes, self.on_load, self.mask = cons, sizes, axes or {}, on_load, mask
         self.refs, self.only = refs or {}, only
+        self.marks = functools.reduce(operator.or_, map(mark, only or ()), 0)
         self.parts: list[tuple[Expr, set[str] | None]] | None = None  # of `mask`
         self.memo: dict[int, Expr] = {}
         self.keep: list[Expr] = []  # ids in memo stay valid as long as their nodes live
@@ -63,22 +64,30 @@ class Rewriter:
 
     def __call__(self, e: Expr) -> Expr:
         """An expression rewritten."""
-        if id(e) not in self.memo:
-            if self.stays(e):
-                return e
-            for node in walk((e,)):
-                if id(node) not in self.memo:
-                    self.memo[id(node)] = self.node(node)
-                    self.keep.append(node)
-            if self.only is not None and self.memo[id(e)] is e:
-                e.simple = True
-        return self.memo[id(e)]
+        memo, keep, part = self.memo, self.keep, self.only is not None
+        stack: list[Expr | None] = [e]  # None: the operands of the node below it are rewritten
+        while stack:
+            node = stack.pop()
+            if node is None:
+                node = stack.pop()
+                assert node is not None
+                new = self.node(node)
+                if part and new is node:
+                    node.simple = all(a.simple for a in node.needs)
+            elif id(node) in memo:
+                continue
+            elif part and self.stays(node):
+                new = node
+            else:
+                stack += (node, None, *node.needs[::-1])
+                continue
+            memo[id(node)] = new
+            keep.append(node)
+        return memo[id(e)]
 
     def stays(self, e: Expr) -> bool:
         """Whether an expression is known not to change."""
-        if self.only is None or not e.simple or not self.refs.keys().isdisjoint(e.refs):
-            return False
-        return all(x.name not in self.only for x in e.loads)
+        return self.only is not None and e.simple and not e.marks & self.marks and self.refs.keys().isdisjoint(e.refs)
 
     def node(self, e: Expr) -> Expr:
         """One node whose operands are rewritten already."""
@@ -131,13 +140,18 @@ class Rewriter:
 
     def reduce(self, r: Reduce) -> Reduce:
         """A reduction rewritten."""
-        other = self.refs.get(r.name, r.name)
-        return replace(r, name=r.name if isinstance(other, Expr) else other, args=tuple(map(self, r.args)))
+        other, args = self.refs.get(r.name, r.name), tuple(map(self, r.args))
+        name = r.name if isinstance(other, Expr) else other
+        return r if name == r.name and all(map(operator.is_, args, r.args)) else replace(r, name=name, args=args)
 
     def body(self, p: LoopNest, axes: tuple[Axis, ...] | None = None) -> LoopNest:
         """A nest rewritten, over new axes if they changed."""
+        if self.only is not None and "_simple" in p.__dict__ and not self.refs and p.sources.isdisjoint(self.only):
+            return p if axes is None else replace(p, axes=axes)
         stores, reduces = tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces))
-        if axes is None and not reduces and all(map(operator.is_, stores, p.stores)):
+        if axes is None and all(map(operator.is_, (*stores, *reduces), (*p.stores, *p.reduces))):
+            if self.only is not None:
+                p.__dict__["_simple"] = True  # as `Expr.simple`
             return p
         return LoopNest(p.axes if axes is None else axes, stores, reduces)
 
@@ -346,10 +360,9 @@ def innermost(k: Kernel, p: Any, buffers: dict[str, Buffer]) -> str | None:
     axis."""
     names = {a.name for a in (*k.axes, *p.axes)}
     votes: dict[str, int] = {}
-    accesses = [(s.buffer, s.coords, 2) for s in p.stores] + [(e.name, e.attr, 1) for e in loads(p.roots())]
+    accesses = [(s.buffer, s.coords, 2) for s in p.stores] + [(e.name, e.attr, 1) for e in p.loads]
     for b, coords, weight in accesses:
-        flat = ix.linear(coords, buffers[b].stride)
-        for atom, c in flat.terms:
-            if c == 1 and type(atom) is ix.AxisVar and atom.parts[0] in names:
-                votes[atom.parts[0]] = votes.get(atom.parts[0], 0) + weight
+        for name in ix.consecutive(coords, buffers[b].stride):
+            if name in names:
+                votes[name] = votes.get(name, 0) + weight
     return max(votes, key=lambda n: votes[n]) if votes else None

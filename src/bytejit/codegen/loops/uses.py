@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .ir import Extern, Kernel, View, updates
-from .simplify import kernel_roots, loads, written
+from .simplify import written
 
 
 def views_in(x: Any) -> list[View]:
@@ -19,7 +19,7 @@ def reads(step: Kernel | Extern) -> list[str]:
     """Buffers a step reads, in first-use order, each once."""
     if isinstance(step, Extern):
         return list(dict.fromkeys(v.buffer for v in views_in((step.args, step.kwargs))))
-    return list(dict.fromkeys([*(e.name for e in loads(kernel_roots(step))), *updates(step)]))
+    return list(dict.fromkeys([*(e.name for e in step.loads), *updates(step)]))
 
 
 def writes(step: Kernel | Extern) -> list[str]:

@@ -130,7 +130,7 @@ class Merger:
             stack = [root]
             while stack:
                 i = stack[-1]
-                todo = self.needs.before[i] - done if i not in done else ()
+                todo = self.needs.needed(i) - done if i not in done else ()
                 if not todo:
                     stack.pop()
                     if i not in done:
@@ -143,7 +143,7 @@ class Merger:
     def small(self, node: StepNode) -> bool:
         """Whether a step needs no other step, has little work (it scales a layer's parameters, say), and overwrites no buffer."""
         return (
-            not self.needs.before[node.id]
+            not self.needs.needed(node.id)
             and isinstance(node.step, Kernel)
             and not updates(node.step)
             and all(points((*node.step.axes, *p.axes)) <= SMALL for p in node.step.nests)

@@ -14,7 +14,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Store
-from bytejit.codegen.loops.simplify import Rewriter, innermost, kernel_roots, loads, points
+from bytejit.codegen.loops.simplify import Rewriter, innermost, points
 
 from .row_buffers import by_name, place_buffers, plain
 
@@ -75,14 +75,14 @@ def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | N
     """Which axes of the two are the same; None when the kernels share no buffer."""
     found = Alignment({}, set())
     stores = {s.buffer: s for p in first.nests for s in p.stores}
-    seconds = loads(kernel_roots(second))
+    seconds = second.loads
     vertical = [e for e in seconds if e.name in stores]
     for e in vertical:
         if stores[e.name].mode != "set" or not unify(stores[e.name].coords, e.attr, sizes, found):
             return None
     if vertical:
         return found
-    firsts = by_name(loads(kernel_roots(first)))
+    firsts = by_name(first.loads)
     best = None
     for e in seconds:
         for f in firsts.get(e.name, ()):
@@ -129,7 +129,7 @@ def fuse_pair(
         return None
     if not few and any(cuts_lanes(k, set(outer), names, buffers) for k, names in ((first, al.axes), (second, {}))):
         return None
-    read = {e.name for e in loads(kernel_roots(second))}
+    read = {e.name for e in second.loads}
     vertical = any(s.buffer in read for p in first.nests for s in p.stores)
     enough = worthwhile(first, second, outer, al, buffers, vertical)
     if not enough and not (
@@ -165,14 +165,19 @@ def combined_nests(
         every = [(al.axes.get(a.name, a.name), replace(a, name=names.get(a.name, a.name))) for a in (*first.axes, *p.axes)]
         every = sorted(((n, a) for n, a in every if n not in outer), key=lambda pair: order.get(pair[0], 0))
         inner = tuple(a for _, a in every)
-        nests.append(rename.body(p, inner) if not large else p if p.axes == inner else replace(p, axes=inner))
+        nests.append(over(p, inner) if large else rename.body(p, inner))
     for p in second.nests:
         inner = tuple(a for a in (*second.axes, *p.axes) if a.name not in outer)
         if large:
             nests.append(rename.body(p, tuple(replace(a, name=back.get(a.name, a.name)) for a in inner)))
         else:
-            nests.append(replace(p, axes=inner))
+            nests.append(over(p, inner))
     return nests, tuple(replace(axes[n], name=back.get(n, n) if large else n) for n in outer)
+
+
+def over(p: LoopNest, axes: tuple[Axis, ...]) -> LoopNest:
+    """The nest over other axes."""
+    return p if p.axes == axes else replace(p, axes=axes)
 
 
 def store_count(k: Kernel) -> int:
@@ -219,8 +224,9 @@ def cuts_lanes(k: Kernel, outer: set[str], names: dict[str, str], buffers: dict[
     a c over range(4). names: of its axes, as `outer` has them."""
     if not flexible(k):
         return False
-    # a coordinate of one axis cannot hold both terms: most kernels are done before the search of all accesses below
-    terms = [t for s in k.nests[0].stores for x in s.coords if x.terms and len(t := ix.axis_terms(x) or ()) > 1]
+    # a coordinate of one term cannot hold both: most kernels are done before the search of all accesses below
+    found = [x for s in k.nests[0].stores for x in s.coords if len(x.terms) > 1]
+    terms = [t for x in found if len(t := ix.axis_terms(x) or ()) > 1]
     if not terms:
         return False
     sizes = {a.name: a.size for a in k.axes}
@@ -269,12 +275,12 @@ def adopt_axes(nests: list[LoopNest], p: LoopNest, cons: Cons, sizes: dict[str, 
     if not names or any({a.name for a in q.axes} == names for q in nests):
         return p
     own: dict[str, Expr] = {}
-    for e in loads(p.roots()):
+    for e in p.loads:
         own.setdefault(e.name, e)
     for q in nests:
         if Counter(a.size for a in q.axes) != Counter(a.size for a in p.axes) or names & {a.name for a in q.axes}:
             continue
-        for e in loads(q.roots()):
+        for e in q.loads:
             found = Alignment({}, set())
             if e.name in own and unify(own[e.name].attr, e.attr, sizes, found) and not found.loose:
                 axes = {a: x for a, x in found.axes.items() if a in names}
@@ -318,7 +324,7 @@ def place(nests: list[LoopNest], p: LoopNest) -> int | None:
     least = 0
     for name in set().union(*(e.refs for e in p.roots())) - own:
         least = max(least, refs[name] + 1 if name in refs else scans.get(name, 0))
-    for e in loads(p.roots()):
+    for e in p.loads:
         if e.name in stores:
             i, s = stores[e.name]
             same = s.coords == e.attr and e.mask is None and s.mask is None and s.mode == "set"
@@ -342,4 +348,4 @@ def join(a: LoopNest, b: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNes
     rank = {"parallel": 0, "reduce": 1, "scan": 2}
     kinds = {x.name: max(x.kind, y.kind, key=rank.__getitem__) for x in a.axes for y in b.axes if x.name == y.name}
     axes = tuple(replace(x, kind=kinds[x.name]) for x in a.axes)
-    return LoopNest(axes, a.stores + b.stores, a.reduces + b.reduces)
+    return a.joined(b, axes)

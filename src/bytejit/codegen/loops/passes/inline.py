@@ -96,7 +96,7 @@ def all_axes(k: Kernel) -> list[Axis]:
 
 def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
     """Inlined buffers that have to be stored after all: k would become too large, or the check of an index would be lost."""
-    reading = [e for e in loads(kernel_roots(k)) if e.name in inlined]
+    reading = [e for e in k.loads if e.name in inlined]
     if not reading:
         return []
     found = [e.name for e in reading]
@@ -122,7 +122,7 @@ def makes_checks(readers: list[Kernel], store: Store, sizes: dict[str, Any]) -> 
     names = set().union(*map(axes_below, found))
     shape = [next((sizes[name] for name in ix.variables(c)), 1) for c in store.coords]
     dims = [d for d, c in enumerate(store.coords) if ix.variables(c) & names]
-    own = [e for k in readers for e in loads(kernel_roots(k)) if e.name == store.buffer]
+    own = [e for k in readers for e in k.loads if e.name == store.buffer]
     return any(
         (e.mask is None or only_bounds(e.mask, e.attr, shape)) and reaches_all([(e.attr[d], shape[d]) for d in dims], sizes)
         for e in own
@@ -176,7 +176,7 @@ def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons,
             memo[key] = Rewriter(cons, sizes, axes, None, mask)
         return memo[key](store.value)
 
-    if not any(e.name in inlined for e in loads(kernel_roots(k))):
+    if not any(e.name in inlined for e in k.loads):
         return k
     rewrite = Rewriter(cons, sizes, None, on_load)
     return replace(k, nests=tuple(rewrite.body(p) for p in k.nests), ops=(*ops, *k.ops))
@@ -233,7 +233,7 @@ def leaves_rows(k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer]) ->
     for reader in readers:
         for p in reader.nests:
             along = innermost(reader, p, buffers)
-            if any(e.name == store.buffer and along not in ix.variables(e.attr[dims[0]]) for e in loads(p.roots())):
+            if any(e.name == store.buffer and along not in ix.variables(e.attr[dims[0]]) for e in p.loads):
                 return True
     return False
 
@@ -271,7 +271,7 @@ def times_read(store: Store, readers: list[Kernel], buffers: dict[str, Buffer], 
     times = 0.0
     for reader in readers:
         for p in reader.nests:
-            at = {e.attr for e in loads(p.roots()) if e.name == store.buffer}
+            at = {e.attr for e in p.loads if e.name == store.buffer}
             own = [a for a in (*reader.axes, *p.axes)]
             inner = innermost(reader, p, buffers)
             for coords in at:

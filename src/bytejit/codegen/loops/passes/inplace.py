@@ -127,7 +127,7 @@ class InplaceUpdates:
             return False
         if any(r.view is not None and r.view.buffer == base for r in self.outputs) or base in writes(self.steps[i]):
             return False
-        return all(e.name != base for e in loads(kernel_roots(self.kernel(i))))
+        return all(e.name != base for e in self.kernel(i).loads)
 
     def values_first(self, i: int, base: str) -> int:
         """If the update computes its values from the buffer that it overwrites, compute them in a step before it, into a temp:

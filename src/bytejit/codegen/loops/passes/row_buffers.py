@@ -3,6 +3,7 @@ computed again or not needed."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Store
-from bytejit.codegen.loops.simplify import HEAVY, Rewriter, cost, innermost, kernel_roots, loads, points
+from bytejit.codegen.loops.simplify import HEAVY, Rewriter, cost, innermost, points
 from bytejit.common.dtypes import itemsize
 from bytejit.common.spec import contiguous_stride
 
@@ -42,7 +43,7 @@ def place_buffers(
     """The kernel after the choice for each buffer that it stores and no other step needs: dropped, computed again, row-local, or
     left in memory. Also the new local buffers. None when a nest needs what another row stores."""
     stores = {s.buffer: s for p in k.nests for s in p.stores}
-    left = by_name(loads(kernel_roots(k)))
+    left = by_name(k.loads)
     outer = {a.name for a in k.axes}
     scans = {r.name for p in k.nests for r in p.reduces if r.running}
     made: dict[str, Buffer] = {}
@@ -80,7 +81,7 @@ def place_buffers(
             if s.buffer not in drop and s.buffer not in again
         )
         if kept or p.reduces:
-            nests.append(replace(p, stores=kept))
+            nests.append(p if len(kept) == len(p.stores) and all(map(operator.is_, kept, p.stores)) else replace(p, stores=kept))
     return replace(k, nests=tuple(nests)), made
 
 
