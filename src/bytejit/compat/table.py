@@ -295,7 +295,7 @@ PYTHON = (
     ),
     *_rows(
         "the state of `warnings` around a trace",
-        "warnings._showwarnmsg_impl warnings._filters_mutated",
+        "warnings._showwarnmsg_impl warnings._showwarning_orig warnings._filters_mutated",
         prefix="",
         versions="3.11 to 3.14",
     ),

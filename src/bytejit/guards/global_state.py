@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ambient_kinds, torch_controls
+from bytejit.common import ambient_kinds, given_warnings, torch_controls
 
 from . import library_flags
 from .references import SourcePrinter
@@ -40,6 +40,7 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
     "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),  # where "cuda" names no index
     "stance": (torch_controls.forced, ""),
+    "warnings": (given_warnings.manner, "{f}()"),
     **library_flags.STATES,
 }
 ALWAYS = (
@@ -72,4 +73,4 @@ class GlobalState(Source):
         return text.format(f=at.bind(getter, "f")) if "{" in text else text
 
     def name(self) -> str:
-        return f"torch's {self.which}"
+        return f"torch's {self.which}" if self.which != "warnings" else "what becomes of warnings"

@@ -6,6 +6,7 @@ from bytejit.tracer.builtins import (
     bound_functions,
     copying,
     dicts,
+    given_warnings,
     heaps,
     iterators,
     json_texts,

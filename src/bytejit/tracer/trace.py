@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ambient_kinds, inference, profiler_ranges
+from bytejit.common import ambient_kinds, given_warnings, inference, profiler_ranges
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.graph_modules import module_of
 from bytejit.common.overriding import overrides
@@ -19,8 +19,8 @@ from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.kinds import DISTINCT, TENSOR, Distinct
-from bytejit.guards.references import NotingPrinter
-from bytejit.guards.sources import KnownSource, Local, Source, StackSlot, TensorGrad
+from bytejit.guards.references import NotingPrinter, Ref
+from bytejit.guards.sources import Computed, KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.runtime.early_draws import Draw
 from bytejit.tracer.core.job import Job, Stop
 from bytejit.tracer.core.signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
@@ -316,6 +316,8 @@ def add_alias_guards(t: Tracer) -> None:
         if kind is not types.CellType and not issubclass(kind, torch.nn.Module):
             others = (source for key, source in read.get(kind, {}).items() if key not in changed)
             _guard_distinct(t, [*changed.values()], [*others])
+    if t.deferred.recorded:
+        _guard_distinct(t, [Computed(Ref(given_warnings.record), ())], [*read.get(list, {}).values()])
     _guard_distinct(t, [v.origin for v in t.inputs if isinstance(v, TensorVar) and _near(v.origin)], [])
 
 

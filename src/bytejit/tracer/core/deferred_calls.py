@@ -1,4 +1,5 @@
-"""Calls that are made when the region ends, in their order: draws of Python's and numpy's random numbers, hooks put on.
+"""Calls that are made when the region ends, in their order: draws of Python's and numpy's random numbers, hooks put on,
+warnings.
 
 Nothing in the region may depend on what they give, except arithmetic, which is deferred as well. A number that enters an
 operation is drawn before the graph (sizes/drawn.py); one that decides a branch breaks the graph.
@@ -28,6 +29,7 @@ class DeferredCalls(Component):
     def __init__(self, t: Any) -> None:
         super().__init__(t)
         self.early = 0  # of these calls, those that are made before the graph (sizes/drawn.py)
+        self.warns = self.recorded = False  # whether some give warnings, recorded in a list (builtins/given_warnings.py)
 
     @property
     def count(self) -> int:

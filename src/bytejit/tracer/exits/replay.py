@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.common import ambient, ambient_kinds
+from bytejit.common import ambient, ambient_kinds, given_warnings
 from bytejit.guards.sources import Cell, SourcePrinter
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.signals import CannotReconstruct
@@ -28,6 +28,8 @@ class SideEffectReplay(Reconstruction):
         for v in self.t.deferred_calls:
             if v.watched is not None and v.watched[0]._version != v.watched[1]:
                 raise CannotReconstruct("a tensor with a hook, changed afterwards,", v.step)
+            if self.t.deferred.recorded and given_warnings.gives(v.function) and id(given_warnings.record()) in self.t.by_id:
+                raise CannotReconstruct("a warning, whose record the region reads,", v.step)
             inside = self.many(v.args)
             self.lines.append(f"{self.new_name(v)} = {self.bind(v.function)}({inside})")
         texts = [self.value(v) for v in values]

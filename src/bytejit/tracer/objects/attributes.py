@@ -163,7 +163,8 @@ class Attributes(Component):
         if isinstance(found, functools.cached_property):
             holder = self.t.values.real(self.class_value(owner, name, found))
             func, attr = self.getattr(holder, "func"), self.t.const(self.getattr(holder, "attrname"))
-            value = self.t.calls.call(func, [v], {})
+            with self.t.calls.no_frame():
+                value = self.t.calls.call(func, [v], {})
             self.t.attribute_writes.set_in_dict(v, attr, value)
             return value
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):

@@ -9,7 +9,8 @@ import itertools
 import reprlib
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,6 +63,19 @@ SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares i
 class Calls(Component):
     """The part of the tracer that calls."""
 
+    def __init__(self, t: Any) -> None:
+        super().__init__(t)
+        self.frameless: list[Frame | None] = []
+
+    @contextmanager
+    def no_frame(self) -> Iterator[None]:
+        """Inside, a call stands for one of a Python function which has a frame of its own in eager, and none in the trace."""
+        self.frameless.append(self.t.frame)
+        try:
+            yield
+        finally:
+            self.frameless.pop()
+
     def has_handler(self, obj: Any) -> bool:
         try:
             return obj in MODELS or obj in POLYFILLS or is_torch_function(obj)
@@ -97,9 +111,9 @@ class Calls(Component):
                 return marked
             handler = MODELS.get(fn.real)
             if handler is not None:
-                return handler(
-                    self.t, [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()}
-                )
+                args, kwargs = [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()}
+                with self.no_frame():
+                    return handler(self.t, args, kwargs)
             if is_torch_function(fn.real):
                 return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
             if fn.code is SPARED and special_cases.TORCH.made(fn.real):
@@ -116,8 +130,11 @@ class Calls(Component):
                 fn = expect(self.t.values.constant(POLYFILLS[fn.real]), FuncVar)
             elif fn.qualname == fn.name and (polyfill := BY_NAME.get((fn.real.__module__, fn.name))) is not None:
                 fn = expect(self.t.values.constant(polyfill), FuncVar)
-            elif (found := single_dispatch.dispatched(self.t, fn, args, kwargs)) is not None:
-                return found
+            elif single_dispatch.is_dispatch(fn):
+                with self.no_frame():
+                    found = single_dispatch.dispatched(self.t, fn, args, kwargs)
+                if found is not None:
+                    return found
         return self.inline(fn, args, kwargs)
 
     def _repr_once(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
@@ -256,7 +273,11 @@ class Calls(Component):
                 raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
             check_count(obj, len(args), len(kwargs))
             args, kwargs = placed(obj, args, kwargs)
-            return handler(self.t, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
+            kwargs = {k: self.t.values.real(v) for k, v in kwargs.items()}
+            if not isinstance(obj, types.FunctionType):
+                return handler(self.t, args, kwargs)
+            with self.no_frame():
+                return handler(self.t, args, kwargs)
         if isinstance(obj, types.FunctionType):
             return self.call_function(expect(self.t.values.constant(obj), FuncVar), args, kwargs)
         if is_torch_function(obj):

@@ -16,6 +16,11 @@ _made: Any = functools.singledispatch(lambda x: x)
 WRAPPER, DISPATCH = _made.__code__, _made.dispatch.__code__  # all that singledispatch makes share these
 
 
+def is_dispatch(fn: FuncVar) -> bool:
+    """Whether it is a function of functools.singledispatch, or its `dispatch`."""
+    return fn.code in (WRAPPER, DISPATCH)
+
+
 def dispatched(t: Tracer, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
     """What a call of a function of functools.singledispatch, or of its `dispatch`, gives; None for other calls.
 

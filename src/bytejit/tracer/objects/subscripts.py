@@ -181,6 +181,15 @@ class Subscripts(Component):
         e.exc.slots["args"] = SeqVar([key], tuple)
         return e
 
+    def _own_item(self, v: Known, cls: type) -> Var | None:
+        """The program's method, or its metaclass's, that `cls[key]` calls."""
+        found = class_attribute(cls, "__class_getitem__")
+        if found is not None:
+            made = getattr(found, "__func__", found)
+            own = isinstance(made, types.FunctionType) and not is_of_library(made)
+            return self.t.attributes.getattr(v, "__class_getitem__") if own else None
+        return self.t.attributes.find_special(v, "__getitem__") if type(cls) is not type else None
+
     def _known_item(self, v: Known | InstanceVar, key: Var) -> Var:
         if isinstance(v, InstanceVar):  # a form of an annotation
             try:
@@ -189,10 +198,8 @@ class Subscripts(Component):
                 raise Break(f"indexing {words(v)} with {words(key)}") from None
             return self.t.operators.fold(operator.getitem, *parts)
         if isinstance(v.obj, type) or not is_constant(v.obj):
-            if isinstance(v.obj, type) and class_attribute(v.obj, "__class_getitem__") is None and type(v.obj) is not type:
-                found = self.t.attributes.find_special(v, "__getitem__")
-                if found is not None:
-                    return self.t.calls.call(found, [key], {})
+            if isinstance(v.obj, type) and (found := self._own_item(v, v.obj)) is not None:
+                return self.t.calls.call(found, [key], {})
             try:
                 return self.t.operators.fold(operator.getitem, v.obj, to_python(self.t, key, classes=True))
             except NotConstant:

@@ -206,8 +206,9 @@ class Tensors(Component):
         return None
 
     def add_node(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
-        if method is None and self.t.context_variables.held and is_program_code(fn) and not is_torch_python(fn):
-            raise Break(f"{self.op_name(fn)} may read a context variable that was set")
+        late = self.t.context_variables.held or self.t.deferred.warns
+        if method is None and late and is_program_code(fn) and not is_torch_python(fn):
+            raise Break(f"{self.op_name(fn)} may read a context variable that was set, or warn of something itself")
         if method is None:
             self.t.program_operators.called(fn, self.op_name(fn))
         self.t.effects.mutations += 1
