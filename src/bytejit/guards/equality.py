@@ -22,7 +22,7 @@ def same(a: Any, b: Any) -> bool:
         return same(a.real, b.real) and same(a.imag, b.imag)
     if kind in numpy_types.SCALARS:
         return numpy_types.same_scalar(a, b)
-    if kind is slice:
+    if kind in (slice, range):  # ranges are equal by their elements, and say where they stop
         return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if isinstance(a, (tuple, list, set, frozenset)):
         return len(a) == len(b) and all(map(same, a, b))

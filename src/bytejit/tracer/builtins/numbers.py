@@ -9,10 +9,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.constants import NotConstant, is_own_class, to_python
 from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import TensorArrayVar
+from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
@@ -270,7 +272,14 @@ def slice_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(builtins.range)
 def range_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.operators.fold(range, *(t.subscripts.index(a) for a in args))
+    bounds = [t.subscripts.open_index(a) for a in args[:2]]
+    if not any(map(is_symbolic, bounds)):
+        return t.operators.fold(range, *bounds, *(t.subscripts.index(a) for a in args[2:]))
+    start, stop = bounds if len(bounds) == 2 else (0, *bounds)
+    step = t.subscripts.index(args[2]) if len(args) > 2 else 1
+    if step == 0:
+        raise t.raised(ValueError("range() arg 3 must not be zero"))
+    return RangeVar(start, stop, step)
 
 
 # ---- the operator module ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.common.text import without_records
 
 from .iterator_values import GenVar, IterVar
+from .range_values import RangeVar
 from .texts import TextVar
 from .values import (
     CellVar,
@@ -38,6 +39,7 @@ WORDS: dict[type[Var], str] = {
     DeferredVar: "a random number",
     GenVar: "a generator",
     IterVar: "an iterator",
+    RangeVar: "a range whose bounds change between calls",
     SliceVar: "a slice with a tensor in it",
     SuperVar: "super()",
     SymVar: "a number that changes between calls",

@@ -13,6 +13,7 @@ from .made_ids import IdVar
 from .models import REPLACED
 from .numpy_values import ArrayVar, TensorArrayVar
 from .open_values import OpenVar
+from .range_values import RangeVar
 from .texts import TextVar
 from .values import (
     CellVar,
@@ -73,6 +74,8 @@ def python_type(v: Var) -> type:
         return type(v.real)
     if type(v) is TextVar:
         return str
+    if type(v) is RangeVar:
+        return range
     if isinstance(v, Known):
         return type(v.obj)
     if isinstance(v, TensorVar):

@@ -33,7 +33,8 @@ def iterator(out: Statements, v: IterVar) -> str:
             )
         return name
     elif v.kind == "range":
-        text = f"iter({out.bind(s['range'][s['at'] :])})"
+        left = out.bind(s["range"][s["at"] :]) if "of" not in s else out.value(s["of"].after(s["at"]))
+        text = f"iter({left})"
     elif v.kind == "reversed":
         text = f"reversed({out.value(s['seq'])})"
         skip = len(s["seq"].items) - 1 - s["at"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 
 from bytejit.common.gradients import spent
@@ -12,6 +13,7 @@ from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.open_values import OpenVar
+from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import (
@@ -132,12 +134,21 @@ class Reconstruction(Statements):
             return self.at.source(v.origin)
         if type(v) is TextVar:
             return self.names.get(id(v)) or self.text(v)
+        if type(v) is RangeVar:
+            return self.names.get(id(v)) or self.range(v)
         obj = v.obj
         if written_out(obj):
             return repr(obj)
         if v.source is not None and not is_constant(obj):
             return self.at.source(v.source)
         return self.bind(obj)
+
+    def range(self, v: RangeVar) -> str:
+        """A range whose bounds change between calls."""
+        start, stop = (self.value(self.t.numbers.number(n)) for n in (v.start, v.stop))
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(builtins.range)}({start}, {stop}, {v.step})")
+        return name
 
     def text(self, v: TextVar) -> str:
         """Text that is made now of numbers."""

@@ -53,7 +53,8 @@ def _range(t: Tracer, s: dict[str, Any]) -> Var | None:
     if s["at"] >= len(s["range"]):
         return None
     s["at"] += 1
-    return Known(s["range"][s["at"] - 1])
+    element = s["range"][s["at"] - 1]
+    return Known(element) if "of" not in s else t.numbers.number(s["of"].element(element))
 
 
 def _item(t: Tracer, of: Var, at: int) -> Var | None:

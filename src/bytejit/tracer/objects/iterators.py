@@ -16,6 +16,7 @@ from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
+from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.set_tables import Unlike, like
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -91,6 +92,8 @@ class Iteration(Component):
             }
             state |= sized(v, "Set changed size during iteration")
             return IterVar("seq", state, self.t.limits.steps)
+        if type(v) is RangeVar:
+            return IterVar("range", {"range": range(v.count()), "at": 0, "of": v}, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
             return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):

@@ -17,6 +17,7 @@ from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
+from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, text_of
 from bytejit.tracer.core.values import (
@@ -28,6 +29,7 @@ from bytejit.tracer.core.values import (
     SeqVar,
     SetVar,
     SliceVar,
+    SymVar,
     TensorVar,
     Var,
     expect,
@@ -66,6 +68,11 @@ class Subscripts(Component):
                     raise self.t.raised(TypeError(f"__index__ returned non-int (type {self.t.type_of(said).__name__})"))
             return self.index(said)
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
+
+    def open_index(self, v: Var) -> Any:
+        """operator.index(v), which may be a symbol."""
+        v = self.t.values.real(v)
+        return v.value if type(v) is SymVar and isinstance(v.value, torch.SymInt) else self.index(v)
 
     def real_slice(self, v: SliceVar) -> builtins.slice:
         return slice(*(None if is_object(p, None) else self._bound(p) for p in v.parts))
@@ -274,6 +281,8 @@ class Subscripts(Component):
             return real_length(v.real) + more
         if isinstance(v, SeqVar):
             return len(v.items)
+        if type(v) is RangeVar:
+            return v.count()
         if isinstance(v, SetVar):
             return len(v.items)
         if isinstance(v, DictVar):
