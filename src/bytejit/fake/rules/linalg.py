@@ -128,3 +128,9 @@ def _lstsq(a: Operand, b: Operand, rcond: float | None = None, *, driver: str | 
         rank = new((0,), None, torch.int64, m.device)
         residuals = new((*stack, sides), None, m.dtype.to_real(), m.device) if tall > wide else nothing
     return new((*stack, wide, sides), whole.stride, m.dtype, m.device), residuals, rank, nothing
+
+
+@row("linalg_pinv.atol_rtol_tensor")
+def _pinv(a: Operand, *, atol: Operand = None, rtol: Operand = None, hermitian: bool = False) -> Meta:
+    m = _matrix(a, square=hermitian)
+    return _like(m, (*m.shape[:-2], m.shape[-1], m.shape[-2]), rows=True)

@@ -160,3 +160,24 @@ def _cudnn_grid_sampler(x: HasMeta, grid: HasMeta) -> Meta:
         raise NeedsMeta
     matched(x, grid)
     return new((m.shape[0], m.shape[1], g.shape[1], g.shape[2]), None, m.dtype, m.device)
+
+
+@row("_trilinear")
+def _trilinear(
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Meta:
+    matched(a, b, c)
+    sizes: dict[int, Size] = {}
+    for x, expanded in ((a, expand1), (b, expand2), (c, expand3)):
+        dims = [d for d in range(len(x.m.shape) + len(expanded)) if d not in expanded]
+        for d, n in zip(dims, x.m.shape):
+            if sizes.setdefault(d, n) != n:
+                raise NeedsMeta
+    return new(tuple(sizes[d] for d in sorted(sizes) if d not in sumdim), None, a.m.dtype, a.m.device)

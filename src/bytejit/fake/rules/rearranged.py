@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cmp_to_key
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from bytejit.common.spec import channels_last_stride, contiguous_stride
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, Size, is_one, memory_order, new, numel, row
-from .elementwise import broadcast, permuted_stride, sorted_dims
+from .elementwise import broadcast, like_stride, permuted_stride, sorted_dims
 from .products import suggests_channels_last
 from .view_shapes import viewed_stride
 
@@ -87,6 +88,29 @@ def _put(x: HasMeta, index: HasMeta, source: Operand, accumulate: bool = False) 
     return x.m
 
 
+@row("put")
+def _put_apart(x: HasMeta, index: HasMeta, source: Operand, accumulate: bool = False) -> Meta:
+    return _copied(_put(x, index, source))
+
+
+@row("_conj_physical", beside="layout")
+def _conj_physical(x: HasMeta) -> Meta:
+    return _copied(x.m)
+
+
+def _copied(m: Meta) -> Meta:
+    return new(m.shape, like_stride(m), m.dtype, m.device)
+
+
+def _asked_order(m: Meta) -> list[int]:
+    """The dims, outermost first. Which of two strides is larger becomes a condition."""
+
+    def outer_first(a: int, b: int) -> int:
+        return -1 if m.stride[a] > m.stride[b] else 1 if m.stride[a] < m.stride[b] else 0
+
+    return sorted(range(len(m.shape)), key=cmp_to_key(outer_first))
+
+
 def _fft_strides(x: HasMeta, dims: Sequence[int], shape: tuple, last: bool) -> tuple | None:
     """As the CPU's kernels have them: dimensions that are not transformed are the outer ones, and both groups keep their
     order in memory; with `last` the last of `dims` is the innermost."""
@@ -95,9 +119,7 @@ def _fft_strides(x: HasMeta, dims: Sequence[int], shape: tuple, last: bool) -> t
         raise NeedsMeta
     if not torch.backends.mkl.is_available():
         return None
-    order = memory_order(m)
-    if order is None:
-        raise NeedsMeta
+    order = memory_order(m) or _asked_order(m)
     dims = [d % rank for d in dims]
     end = dims[-1:] if last else []
     inner = [d for d in order if d in dims and d not in end] + end
