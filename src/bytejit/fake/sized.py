@@ -52,7 +52,7 @@ def infer_sized(function: Any, args: tuple, kwargs: dict) -> tuple[Any, Fake] | 
         return None
     if row is None or kwargs.get("out") is not None:
         return None
-    if not row.always and not any(map(_has_symbols, (*args, *kwargs.values()))):
+    if not row.always and not any(map(has_symbols, (*args, *kwargs.values()))):
         return None
     try:
         made = row.infer(*args, **kwargs)
@@ -61,10 +61,11 @@ def infer_sized(function: Any, args: tuple, kwargs: dict) -> tuple[Any, Fake] | 
     return None if made is None else (row.overload(*args), made)
 
 
-def _has_symbols(x: Any) -> bool:
+def has_symbols(x: Any) -> bool:
+    """Whether an argument is a symbol, or has symbolic sizes, or an item of it."""
     if type(x) is Fake:
         return any_symbolic(x.m.shape)
-    return any(map(_has_symbols, x)) if isinstance(x, (list, tuple)) else is_symbolic(x)
+    return any(map(has_symbols, x)) if isinstance(x, (list, tuple)) else is_symbolic(x)
 
 
 def _factory(shape: tuple, dtype: torch.dtype | None, options: dict) -> Fake | None:
@@ -164,17 +165,6 @@ def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> torch.Tensor 
     return make(new((bins,), None, x.m.dtype, x.m.device)) if bins > 0 and _plain(min, max) else None
 
 
-@sized(aten.kron.default, torch.kron, torch.Tensor.kron)
-def _kron(a: Any, b: Any) -> torch.Tensor | None:
-    if not isinstance(a, Fake) or not isinstance(b, Fake) or a.requires_grad or b.requires_grad:
-        return None  # under autograd it is made of others
-    if not a.is_contiguous() or not b.is_contiguous():
-        return None  # eager lays it out as a product with broadcasting, or refuses to
-    rank = max(a.dim(), b.dim())
-    left, right = ((1,) * (rank - x.dim()) + x.m.shape for x in (a, b))
-    return make(new(tuple(m * n for m, n in zip(left, right)), None, torch.result_type(a, b), a.m.device))
-
-
 @sized(aten.affine_grid_generator.default, torch.affine_grid_generator)
 def _affine_grid(theta: Any, size: Any, align_corners: bool) -> torch.Tensor | None:
     if len(size) != 4 or theta.requires_grad:
@@ -190,17 +180,6 @@ def _fftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None
 @sized(aten.fft_rfftfreq.default, torch.fft.rfftfreq)
 def _rfftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor | None:
     return _factory((n // 2 + 1,), dtype or torch.get_default_dtype(), options)
-
-
-@sized(aten.take_along_dim.default, torch.take_along_dim, torch.Tensor.take_along_dim)
-def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> torch.Tensor | None:
-    if dim is None or x.requires_grad or x.dim() != indices.dim() or indices.m.dtype is not torch.int64:
-        return None
-    at = dim % x.dim()
-    others = tuple(1 if i == at else n for i, n in enumerate(x.m.shape))
-    shape = torch.broadcast_shapes(others, tuple(1 if i == at else n for i, n in enumerate(indices.m.shape)))
-    shape = tuple(indices.m.shape[at] if i == at else n for i, n in enumerate(shape))
-    return make(new(shape, None, x.m.dtype, x.m.device))
 
 
 # ---- recurrent layers -------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from bytejit.common.graph_calls import GraphCall, why_opaque
 from bytejit.common.graph_info import info_of
 from bytejit.common.interrupts import poll
 from bytejit.common.warned import silently, warnings_to
+from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import Fake, fake_of_spec, make, spec_of, with_history
 from bytejit.shapes import symbols
@@ -139,6 +140,8 @@ class FakeRun:
         said = infer_sized(target, args, kwargs) if node.op != "call_module" else None
         if said is not None and not differentiates(args, kwargs):
             return self.rec.new(said[0], self.rec.fake(tuple(args)), {k: self.rec.fake(v) for k, v in kwargs.items()}, said[1])
+        if node.op != "call_module" and (composed := composite_of(target, args, kwargs)) is not None:
+            return composed(*args, **kwargs)
         if target is not None and decomposes(node):
             args, kwargs = cast_resized(target, args, kwargs)
         if node.op == "call_method":

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from bytejit.common import special_cases
 from bytejit.common.autocast import cast_resized
+from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.shapes.symbols import Manner, is_symbolic
@@ -103,6 +104,7 @@ class SymbolicInference(Component):
             said = infer_sized(fn, args, kwargs)
         if said is not None:
             return said[1]
+        fn = composite_of(fn, args, kwargs) or fn
         single = once(fn, args, kwargs)
         before, fixed, error, result = env.save(), env.fixed, None, None
         outs = [(x, x.m) for x in tree_leaves(kwargs.get("out")) if type(x) is Fake]
