@@ -286,6 +286,13 @@ SERIES: dict[str, tuple] = {  # what changes -> (function, calls, most graphs)
     "ints in a list": (lambda x, a: x * a[0] + a[1], [(ONES, [n, n + 1]) for n in range(3, 17)], 2),
     "floats in a dict": (lambda x, a: x * a["a"], [(ONES, {"a": 0.3 * n}) for n in range(14)], 2),
     "ints in a tuple": (lambda x, a: x * a[0], [(ONES, (n, 2)) for n in range(3, 17)], 2),
+    "ints in a tuple in a tuple": (lambda x, a: x * a[1][0] + a[0], [(ONES, (7, (n, "sum"))) for n in range(3, 17)], 2),
+    "a size given among arguments": (lambda x, *a: x.view(*a) * 2, [(torch.ones(n, 2), (2 * n,)) for n in range(3, 17)], 2),
+    "slices in a tuple": (
+        lambda x, i: x[i] * 2,
+        [(torch.ones(30, 30), (slice(n, 20), slice(-n, None))) for n in range(3, 17)],
+        2,
+    ),
     "slices": (lambda x, n: x[:n].sum(), [(torch.ones(30), n) for n in range(3, 17)], 2),
     "windows of what grows": (window, [(torch.zeros(1, n, dtype=torch.long), torch.eye(10, 4)) for n in range(5, 40)], 3),
     "ints of a partial": (lambda x, f: f(x), [(ONES, functools.partial(torch.clamp, max=n)) for n in range(3, 17)], 2),

@@ -18,7 +18,7 @@ from .global_state import GlobalState
 from .guard_set import Guard
 from .item_sources import TupleItem
 from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
-from .sources import Ref, Source, SourcePrinter, TensorSize, TensorStride
+from .sources import Attr, Ref, Source, SourcePrinter, TensorSize, TensorStride
 from .tensor_checks import TensorCheck
 
 OVERRIDES = GlobalState("function_enabled")  # off while a site compiles: said to have changed only where nothing else has
@@ -75,7 +75,7 @@ def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[S
             if isinstance(guard.value, Ref) and not guard.value.is_(value):
                 found[guard.source] = 0
         elif guard.kind == EQUALS:
-            found.update(dict.fromkeys(_differing_items(guard, value), 0))
+            found.update(dict.fromkeys(_differing_items(guard.source, guard.value, value), 0))
         elif (
             isinstance(value, torch.Tensor)
             and answers_as_torch(type(value))
@@ -97,19 +97,33 @@ def _fits(guard: Guard, frame: dict[str, Any]) -> bool:
 
 def _may_change(value: Any) -> bool:
     """Whether it is a number or a text, or a tuple with a number in it."""
-    return type(value) in NUMBERS or type(value) is str or isinstance(value, tuple) and any(type(v) in NUMBERS for v in value)
+    return type(value) is str or _has_numbers(value)
 
 
-def _differing_items(guard: Guard, value: Any) -> set[Source]:
-    if type(value) in (*NUMBERS, str) and type(guard.value) is type(value):
-        return {guard.source} if not same(value, guard.value) else set()
-    if type(value) is type(guard.value) and isinstance(value, tuple) and len(value) == len(guard.value):
-        return {
-            TupleItem(guard.source, i)
-            for i, (a, b) in enumerate(zip(value, guard.value))
-            if type(a) in NUMBERS and type(b) is type(a) and not same(a, b)
-        }
-    return set()
+def _has_numbers(value: Any) -> bool:
+    return type(value) in NUMBERS or any(map(_has_numbers, _parts(value).values()))
+
+
+def _parts(value: Any) -> dict[int | str, Any]:
+    """The parts of a tuple by place, of a slice by name."""
+    if isinstance(value, tuple):
+        return dict(enumerate(value))
+    return {n: getattr(value, n) for n in ("start", "stop", "step")} if type(value) is slice else {}
+
+
+def _differing_items(source: Source, was: Any, now: Any) -> set[Source]:
+    """Sources of what differs: a text; numbers, also those within tuples and slices, with what they lie in below the top."""
+    if type(was) is not type(now):
+        return set()
+    if type(was) in (*NUMBERS, str):
+        return {source} if not same(was, now) else set()
+    parts, others, found = _parts(was), _parts(now), set[Source]()
+    if parts.keys() == others.keys():
+        for key, part in parts.items():
+            at = TupleItem(source, key) if isinstance(key, int) else Attr(source, key)
+            inside = _differing_items(at, part, others[key]) if type(part) is not str else set()
+            found |= inside | {at} if inside else inside
+    return found
 
 
 def _changed_dims(source: Source, shape: tuple, stride: tuple, value: torch.Tensor) -> dict[Source, int]:
