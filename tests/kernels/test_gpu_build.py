@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import os
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -14,6 +16,7 @@ from bytejit.guards.native_checker import exchange_fill
 from bytejit.kernels import cuda_launch as cl
 from bytejit.kernels.build_cpp import functions
 from bytejit.kernels.build_triton import Binaries, KernelJob, parameters, split_module, triton_version
+from bytejit.kernels.triton_worker import unpacked
 from bytejit.kernels.workers import WARM, Workers
 from bytejit.options import config
 
@@ -78,6 +81,45 @@ def test_a_kernel_that_may_begin_early_waits_before_it_touches_memory(tmp_path) 
         waits, plain = Binaries(config.current).of(jobs)
         bytejit.reset()
         assert (waits.early, plain.early) == (True, False) == tuple(b.early for b in Binaries(config.current).of(jobs))
+
+
+PACKED = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def packed(x, y, R: tl.constexpr):
+    r = tl.arange(0, R)
+    at = 158 * (r // 157) + r % 157 + 79
+    tl.store(y + r, tl.load(x + 79 * (at // 157) + at % 157, (r < 12403) & (at % 157 < 79), other=0), mask=r < 12403)
+"""
+COMPILES = """import sys, triton
+from bytejit.kernels import triton_worker
+if sys.argv[1] == "unpack":
+    triton_worker.unpack_sums()
+made, compile = [], triton.compile
+triton.compile = lambda *args, **kwargs: made.append(compile(*args, **kwargs)) or made[0]
+triton_worker.compile_job(dict(text=sys.stdin.read(), name="k", kernel="packed", signature={"x": "*fp32", "y": "*fp32"},
+    constants={"R": 16384}, aligned=["x", "y"], arch=90, warps=32, stages=1))
+print(made[0].asm["ptx"].count("16x2"))
+"""
+
+
+@needs_triton
+def test_sums_of_two_16_bit_numbers_in_a_register_are_unpacked(tmp_path) -> None:
+    """ptxas loses a constant in some of them"""
+    env = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    counts = []
+    for how in ("as it is", "unpack"):
+        env["TRITON_CACHE_DIR"] = str(tmp_path / how)
+        done = subprocess.run([sys.executable, "-c", COMPILES, how], input=PACKED, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        counts.append(int(done.stdout))
+    assert counts[0] > 0 and counts[1] == 0  # where the first is 0, LLVM packs no more: `unpacked` can go
+    assert unpacked("add.f32 %f1, %f2, %f3;\n\tadd.s16x2 \t%r3, %r1, %r2;\n") == (
+        "add.f32 %f1, %f2, %f3;\n\t{ .reg .b16 %bj<4>; mov.b32 {%bj0, %bj1}, %r1; mov.b32 {%bj2, %bj3}, %r2; "
+        "add.s16 %bj0, %bj0, %bj2; add.s16 %bj1, %bj1, %bj3; mov.b32 %r3, {%bj0, %bj1}; }\n"
+    )
 
 
 @needs_triton

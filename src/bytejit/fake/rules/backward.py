@@ -153,6 +153,21 @@ def _layer_norm_backward(
     return tuple(t if wanted and has else None for t, wanted, has in zip(made, mask, there))
 
 
+@row("cudnn_grid_sampler_backward")
+def _cudnn_grid_sampler_backward(x: HasMeta, grid: HasMeta, grad: HasMeta) -> tuple:
+    """Both row-major. torch has no meta kernel."""
+    return new(x.m.shape, None, x.m.dtype, x.m.device), new(grid.m.shape, None, grid.m.dtype, grid.m.device)
+
+
+@row("_thnn_fused_gru_cell_backward")
+def _gru_cell_backward(grad: HasMeta, workspace: HasMeta, has_bias: bool) -> tuple:
+    """Gradients of both sums of gates, of the state and of both biases. torch has no meta kernel."""
+    m, (batch, width) = workspace.m, grad.m.shape
+    gates = [new((batch, 3 * width), None, m.dtype, m.device) for _ in range(2)]
+    biases = [new((3 * width,), None, m.dtype, m.device) if has_bias else None for _ in range(2)]
+    return *gates, new(grad.m.shape, None, grad.m.dtype, grad.m.device), *biases
+
+
 @row("multi_margin_loss_backward", "multilabel_margin_loss_backward")
 def _margin_loss_backward(grad: Operand, x: HasMeta, *rest: Any, **options: Any) -> Meta:
     """Row-major on the CPU, whatever the input is. torch has no meta kernels of these."""

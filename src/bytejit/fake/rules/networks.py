@@ -237,6 +237,14 @@ def _attention_layer(
     return new(m.shape, None, m.dtype, m.device), new(weights, None, m.dtype, m.device) if need_weights else None
 
 
+@row("_thnn_fused_gru_cell")
+def _gru_cell(gates: HasMeta, hidden_gates: HasMeta, state: HasMeta, bias: Operand = None, hidden_bias: Operand = None) -> tuple:
+    """The new state, and what the backward pass needs: five numbers for each of its. torch has no meta kernel."""
+    m = state.m
+    batch, width = m.shape
+    return new(m.shape, None, m.dtype, m.device), new((batch, 5 * width), None, m.dtype, m.device)
+
+
 @row("multi_margin_loss")
 def _multi_margin(
     x: HasMeta,

@@ -1,0 +1,90 @@
+"""Layers whose passes are libraries' on a GPU: trained as in eager, in one graph. Skipped without a GPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bytejit
+
+pytestmark = pytest.mark.gpu
+
+
+class Warped(nn.Module):
+    """A spatial transformer: a grid from a matrix, samples of an image at it"""
+
+    def __init__(self, padding: str) -> None:
+        super().__init__()
+        self.matrix, self.padding = nn.Parameter(torch.tensor([[[0.9, 0.1, 0.05], [-0.1, 1.1, 0.0]]])), padding
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = F.affine_grid(self.matrix.expand(x.shape[0], 2, 3), list(x.shape), align_corners=True)
+        return F.grid_sample(x, grid, align_corners=True, padding_mode=self.padding)
+
+
+class Steps(nn.Module):
+    """A cell in a loop over time"""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = None
+        for t in range(x.shape[1]):
+            state = self.cell(x[:, t], state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+class First(nn.Module):
+    """What a recurrent layer returns for each step"""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0]
+
+
+STEPS = (4, 6, 8)
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "samples": (lambda: Warped("zeros"), (2, 3, 9, 9)),
+    "samples_border": (lambda: Warped("border"), (2, 3, 9, 9)),
+    "gru_cell": (lambda: Steps(nn.GRUCell(8, 16)), STEPS),
+    "gru_cell_plain": (lambda: Steps(nn.GRUCell(8, 16, bias=False)), STEPS),
+    "lstm_cell": (lambda: Steps(nn.LSTMCell(8, 16)), STEPS),
+    "rnn_cell": (lambda: Steps(nn.RNNCell(8, 16)), STEPS),
+    "gru": (lambda: First(nn.GRU(8, 16, 2, batch_first=True)), STEPS),
+    "lstm": (lambda: First(nn.LSTM(8, 16, bidirectional=True, batch_first=True)), STEPS),
+    "rnn": (lambda: First(nn.RNN(8, 16, batch_first=True)), STEPS),
+}
+
+
+@pytest.mark.parametrize("cast", [False, True], ids=["f32", "autocast"])
+@pytest.mark.parametrize("name", CASES)
+def test_trained(name: str, cast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    make, shape = CASES[name]
+    torch.manual_seed(0)
+    nets = [make().cuda()]
+    nets.append(copy.deepcopy(nets[0]))
+    compiled = bytejit.compile(nets[1], fullgraph=True)
+    for call in range(2):
+        x = torch.randn(shape[0] + call, *shape[1:], device="cuda")
+        results = []
+        for net, run in zip(nets, (nets[0], compiled), strict=True):
+            given = x.clone().requires_grad_()
+            with torch.autocast("cuda", torch.bfloat16, enabled=cast):
+                y = run(given)
+            (y.float() * torch.linspace(-1, 1, y.numel(), device="cuda").view_as(y)).sum().backward()
+            results.append([y, given.grad, *(p.grad for p in net.parameters())])
+        near = 3e-2 if cast else 1e-4
+        for got, want in zip(results[1], results[0], strict=True):
+            torch.testing.assert_close(got, want, rtol=near, atol=near * want.abs().max().item())
+    assert not bytejit.counters["fallbacks"], bytejit.counters["fallbacks"]
