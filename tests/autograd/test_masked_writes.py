@@ -1,4 +1,4 @@
-"""`x[mask] = value` with a gradient of the value is compiled where the number of places has no part in the value's shape."""
+"""`x[mask] = value` with a gradient of the value is compiled: of a value that broadcasts over the places, and of one for each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,17 @@ CASES = [
     (last, (5,), (4, 6, 1), 0),
     (last, (6, 5), (4, 1), 0),
     (between, (6,), (5,), 0),
-    (whole, (4, 6), (12, 5), 1),  # a row for each place: still through torch
+    (whole, (4, 6), (12, 5), 0),  # a row for each place
+    (whole, (4, 6, 5), (60,), 0),
+    (whole, (4,), (2, 6, 5), 0),
+    (whole, (4, 6), (1, 12, 1), 0),
+    (behind, (6,), (4, 3, 5), 0),
+    (behind, (6,), (3, 1), 0),
+    (behind, (6, 5), (1, 15), 0),
+    (last, (5,), (6, 3), 0),
+    (picked, (6,), (3, 5), 0),
+    (between, (6,), (2, 3, 1, 5), 0),
+    (whole, (4, 6), (11, 5), None),  # not as many
     (whole, (4, 6), (4,), None),  # eager refuses it
     (behind, (6,), (3, 1, 5), None),
 ]
@@ -134,3 +144,22 @@ def test_sizes_that_change(backend: str) -> None:
         torch.testing.assert_close(out, expected)
         torch.testing.assert_close(got, *torch.autograd.grad(expected.square().sum(), p))
     assert not bytejit.counters["fallbacks"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_for_each_place_of_many_masks(backend: str) -> None:
+    def f(x: torch.Tensor, m: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[m] = p
+        return y.sin()
+
+    compiled = bytejit.compile(f, backend=backend)
+    for n, count in ((6, 3), (6, 4), (7, 2), (9, 5), (9, 1), (9, 0), (5, 5), (8, 6)):
+        x, m = torch.randn(n, 4, requires_grad=True), torch.arange(n).flip(0) < count
+        p = torch.randn(count, 4, requires_grad=True)
+        out, expected = compiled(x, m, p), f(x, m, p)
+        torch.testing.assert_close(out, expected)
+        pairs = [torch.autograd.grad(o.square().sum(), (x, p)) for o in (out, expected)]
+        torch.testing.assert_close(*pairs)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        compiled(torch.randn(8, 4, requires_grad=True), torch.arange(8) < 5, torch.randn(6, 4, requires_grad=True))
