@@ -84,6 +84,21 @@ class Norm(torch.autograd.Function):
         return gx, gw, None
 
 
+class Turned(torch.autograd.Function):
+    """Its result is transposed: so is the gradient that its backward pass is traced with."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * 2).transpose(0, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        g = grad.clone().transpose(0, 1)
+        g[1:] += g[:-1] * ctx.saved_tensors[0][1:]
+        return g
+
+
 def inner(g, x, r):
     return r * (g - x * r * r * (g * x).mean(-1, keepdim=True))
 
@@ -175,6 +190,10 @@ PROGRAMS = {
     "attributes": lambda x, w: Clip.apply(x @ w, 0.7, "name").cos(),
     "constant": lambda x, w: Ones.apply(x @ w)[0] * 2,
     "parameters": lambda x, w: Norm.apply(x, w[0], [1, 2]) + Norm.apply(x @ w, w[1].detach(), None),
+    "a gradient in one place": lambda x, w: Turned.apply(x @ w).sum(),
+    "a gradient row by row": lambda x, w: Turned.apply(x @ w).reshape(-1) * torch.arange(24.0),
+    "a gradient of a part": lambda x, w: Turned.apply(x @ w)[1:].sin(),
+    "a gradient of windows": lambda x, w: Turned.apply(x @ w).unfold(0, 2, 1).cos(),
     "numbers at random": lambda x, w: Noisy.apply(F.dropout(x @ w, 0.3)),
     "in a checkpoint": lambda x, w: checkpoint(lambda x: Square.apply(x @ w).sin(), x + 1, use_reentrant=False),
     "under no_grad": lambda x, w: x @ w + without(x, w),

@@ -11,7 +11,7 @@ from torch import fx
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.applied import Applied, TracedPasses
 from bytejit.common.graph_calls import parts_of
-from bytejit.common.spec import contiguous_stride
+from bytejit.fake.rules.core import is_dense, memory_order
 from bytejit.fake.tensor import Fake
 
 from .mutation import CannotNormalise, same_stride
@@ -70,13 +70,15 @@ class TracedFunction(torch.autograd.Function):
 
 def laid_out(grad: Fake, traced: Fake) -> Fake:
     """A gradient with the strides that the backward pass was traced with."""
-    if same(grad.m.shape, traced.m.shape) and same_stride(grad.m.shape, grad.m.stride, traced.m.stride):
+    m = traced.m
+    if same(grad.m.shape, m.shape) and same_stride(m.shape, grad.m.stride, m.stride):
         return grad
-    if not same(grad.m.shape, traced.m.shape) or not same_stride(
-        traced.m.shape, traced.m.stride, contiguous_stride(traced.m.shape)
-    ):
-        raise CannotNormalise("a gradient of an autograd function in other strides")
-    return grad.clone(memory_format=torch.contiguous_format)
+    if same(grad.m.shape, m.shape) and is_dense(m) and (order := memory_order(m)) is not None:
+        back = [order.index(d) for d in range(len(order))]
+        grad = grad.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+        if same_stride(m.shape, grad.m.stride, m.stride):
+            return grad
+    raise CannotNormalise("a gradient of an autograd function in other strides")
 
 
 def conditions(gm: fx.GraphModule) -> list[Callable[[], bool]]:
