@@ -4,7 +4,7 @@ Where an output that needs a gradient is computed from another such output: the 
 other, register a hook on it, or retain its gradient. The first part ends with the output that others are computed from.
 
 Where a write into an input is a step of autograd's: the input, its views and what it is a view of get another history. torch
-makes the writes, and what is before and behind them is compiled.
+makes the writes, and what is before and behind them is compiled. So it is of an embedding whose gradient is sparse.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Dependent(CannotNormalise):
         self.node = node
 
 
-class WrittenInput(CannotNormalise):
-    """Calls write into inputs, as steps of autograd's. new: those inputs that need no gradient before."""
+class ByTorch(CannotNormalise):
+    """Calls that are to be steps of torch's autograd. new: inputs that they write, and that need no gradient before."""
 
-    def __init__(self, calls: Sequence[fx.Node], new: Sequence[fx.Node]) -> None:
-        super().__init__("it writes an input that needs a gradient")
+    def __init__(self, why: str, calls: Sequence[fx.Node], new: Sequence[fx.Node] = ()) -> None:
+        super().__init__(why)
         self.calls, self.new = calls, new
 
 
@@ -64,12 +64,12 @@ def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
     return parts_between(gm, groups, [g for g in groups if g[0].target in PASSES], str(Dependent(node)))
 
 
-def cut_around(gm: fx.GraphModule, written: WrittenInput) -> list[CutPart]:
-    """The parts before, of and behind the calls that write, in order. Raises: CannotNormalise where ambient state is set in the
-    graph."""
-    by_torch = set(written.calls)
+def cut_around(gm: fx.GraphModule, found: ByTorch) -> list[CutPart]:
+    """The parts before, of and behind the calls that torch makes, in order. Raises: CannotNormalise where ambient state is set
+    in the graph."""
+    by_torch = set(found.calls)
     if any(n.target in AUTOCAST for n in calls_of(gm)):  # torch would set it for what comes after its part
-        raise CannotNormalise(str(written))
+        raise CannotNormalise(str(found))
     groups: list[list[fx.Node]] = []
     of: dict[fx.Node, list[fx.Node]] = {}
     for n in calls_of(gm):
@@ -80,9 +80,9 @@ def cut_around(gm: fx.GraphModule, written: WrittenInput) -> list[CutPart]:
         of[n] = beside
         beside.append(n)
     plain = [g for g in groups if g[0] in by_torch]
-    if len(plain) > (MANY if not written.new else 1):  # between two writes it is not known whether a new one needs a gradient
-        raise CannotNormalise(str(written))
-    return parts_between(gm, groups, plain, str(written), written)
+    if len(plain) > (MANY if not found.new else 1):  # between two writes it is not known whether a new one needs a gradient
+        raise CannotNormalise(str(found))
+    return parts_between(gm, groups, plain, str(found), found)
 
 
 def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[CutPart] | None:
@@ -91,7 +91,7 @@ def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[CutPart] | None
     if info_of(gm).settings.options.freeze:
         return None
     try:
-        parts = cut_around(gm, WrittenInput(calls, []))
+        parts = cut_around(gm, ByTorch("calls that torch makes", calls))
     except CannotNormalise:
         return None
     nodes = {n.name: n for n in gm.graph.nodes}
@@ -113,10 +113,10 @@ def belongs_to(n: fx.Node) -> fx.Node | None:
 
 
 def parts_between(
-    gm: fx.GraphModule, groups: list[list[fx.Node]], plain: list[list[fx.Node]], why: str, written: WrittenInput | None = None
+    gm: fx.GraphModule, groups: list[list[fx.Node]], plain: list[list[fx.Node]], why: str, found: ByTorch | None = None
 ) -> list[CutPart]:
     """The groups of calls as parts, in order. plain: the groups that torch runs. why: for messages. Raises: CannotNormalise."""
-    by_torch = set(written.calls) if written is not None else set()
+    by_torch = set(found.calls) if found is not None else set()
     for n in (n for g in groups for n in g):
         if n.op != "call_method" and n.target is not SET_GRAD and "val" not in n.meta and n not in by_torch:
             raise CannotNormalise(f"{why}, where a state is set")
@@ -131,8 +131,8 @@ def parts_between(
         if any(n.target is not SET_GRAD for n in group):
             parts.append(part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown, outside))
         mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
-        if written is not None and not by_torch.isdisjoint(group):
-            grown = frozenset(written.new)
+        if found is not None and not by_torch.isdisjoint(group):
+            grown = frozenset(found.new)
     return parts
 
 

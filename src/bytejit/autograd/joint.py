@@ -28,9 +28,9 @@ from bytejit.common.graph_info import info_of
 from bytejit.common.saved_tensors import unhooked
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import Meta
-from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
+from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, fakes_in, make, spec_of
 
-from .cut_graph import Dependent, WrittenInput
+from .cut_graph import ByTorch, Dependent
 from .leaf_order import ACCUMULATES
 from .recipes import MadeLeaf, Recipe, Results, own
 from .versions import Kept, kept_by_eager
@@ -86,6 +86,7 @@ class GradRun(FakeRun):
         self.leaves: list[tuple[int, Fake]] = []  # (input, its fake) of what needs a gradient
         self.histories: dict[int, object] = {}  # of each input that is a tensor: its node of autograd at the start
         self.writers: list[tuple[fx.Node, frozenset[int]]] = []  # calls that write into inputs, and into which
+        self.sparse: list[fx.Node] = []  # calls on inputs whose gradients are sparse
 
     def input(self, node: fx.Node, fake: object) -> object:
         """A fake that needs a gradient where the input does."""
@@ -108,6 +109,16 @@ class GradRun(FakeRun):
         super()._record(node)
         if len(self.rec.wrote) > before and node.graph is self.gm.graph:
             self.writers.append((node, frozenset(self.rec.wrote[before:])))
+        if node.graph is self.gm.graph and any(map(_is_sparse, fakes_in(self.env[node]))):
+            given = [n for n in node.all_input_nodes if n.op != "placeholder"]
+            if not any(x.requires_grad for n in given for x in fakes_in(self.env[n])):
+                self.sparse.append(node)
+
+
+def _is_sparse(fake: Fake) -> bool:
+    """Whether the operation that made a tensor has a sparse gradient: of an embedding, of `gather`."""
+    step = fake.grad_fn
+    return getattr(step, "_saved_sparse", False) or getattr(step, "_saved_sparse_grad", False)
 
 
 def _record(rec: Recorder, run: GradRun) -> Joint:
@@ -118,6 +129,8 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     inputs = len(run.fakes)
     _refuse_written(rec, run)
+    if run.sparse:
+        raise ByTorch("a gradient is sparse", run.sparse)
     results = Results(rec, flat)
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)
@@ -154,13 +167,13 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
 
 
 def _refuse_written(rec: Recorder, run: GradRun) -> None:
-    """Raises: WrittenInput where a write into an input is a step of autograd's; one without gradients is none."""
+    """Raises: ByTorch where a write into an input is a step of autograd's; one without gradients is none."""
     roots = [(i, rec.inputs[i]) for i in run.histories]
     steps = {i for i, r in roots if r is not None and r.version > 0 and r.fake.grad_fn is not run.histories[i]}
     if steps:
         placeholders = [n for n in run.gm.graph.nodes if n.op == "placeholder"]
         new = [placeholders[i] for i in sorted(steps) if run.histories[i] is None]
-        raise WrittenInput([n for n, into in run.writers if into & steps], new)
+        raise ByTorch("it writes an input that needs a gradient", [n for n, into in run.writers if into & steps], new)
 
 
 def _refuse_dependent(results: Results, gm: fx.GraphModule) -> None:

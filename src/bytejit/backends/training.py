@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import fx
 
-from bytejit.autograd.cut_graph import Dependent, WrittenInput, cut_after, cut_around, joined, run_by_torch
+from bytejit.autograd.cut_graph import ByTorch, Dependent, cut_after, cut_around, joined, run_by_torch
 from bytejit.autograd.joint import make_joint
 from bytejit.autograd.partition import Parts, partition
 from bytejit.autograd.runtime import TrainingProgram
@@ -67,7 +67,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
     report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward graph."""
     try:
         parts = parts_of(gm, lay_out)
-    except (Dependent, WrittenInput) as e:
+    except (Dependent, ByTorch) as e:
         if tracked_anew(gm):
             raise CannotNormalise(f"{e}, and it sets requires_grad of an input") from e
         cut = cut_after(gm, e.node) if isinstance(e, Dependent) else cut_around(gm, e)
