@@ -97,3 +97,20 @@ def test_scores_of_relative_positions(queries: int, batch: int, device: str) -> 
         y = f(x)
         results.append((y, *torch.autograd.grad((y * torch.linspace(-1, 1, y.numel(), device=device).view_as(y)).sum(), x)))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("n", [79, 64, 33])
+def test_gradients_of_shifted_scores(n: int, device: str) -> None:
+    """As autograd makes it, of the gradient of a bias that attention padded: one kernel over rows of 12,403 elements"""
+    aten, wide, stride = torch.ops.aten, 2 * n - 1, n + 8 - n % 8
+
+    def gradient(g: torch.Tensor) -> torch.Tensor:
+        g = aten.slice_backward(g, [2, 4, n, stride], -1, 0, n, 1)
+        g = aten.constant_pad_nd(g, [0, n - stride]) * 0.25
+        g = aten.slice_backward(g, [2, 4, n, wide], 3, 0, n, 1).view(2, 4, wide, n)
+        g = aten.slice_backward(g, [2, 4, wide + 1, n], 2, 1, 2**63 - 1, 1).view(2, 4, n, wide + 1)
+        return aten.constant_pad_nd(g, [-1, 0])
+
+    given = torch.randn(2, 4, n, stride, device=device)[..., :n]
+    torch.testing.assert_close(bytejit.compile(gradient, fullgraph=True)(given), gradient(given), rtol=0, atol=0)
