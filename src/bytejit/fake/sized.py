@@ -15,7 +15,7 @@ import torch
 from bytejit.fake.rules.core import device_given, new
 from bytejit.shapes.symbols import any_symbolic, is_symbolic
 
-from .tensor import DataDependent, Fake, make
+from .tensor import DataDependent, Fake, NoFake, make
 
 aten = torch.ops.aten
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "requires_grad"))
@@ -167,7 +167,7 @@ def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> torch.Tensor 
 
 @sized(aten.affine_grid_generator.default, torch.affine_grid_generator)
 def _affine_grid(theta: Any, size: Any, align_corners: bool) -> torch.Tensor | None:
-    if len(size) != 4 or theta.requires_grad:
+    if len(size) != 4 or theta.requires_grad or torch.is_autocast_enabled(theta.m.device.type):
         return None
     return make(new((size[0], size[2], size[3], 2), None, theta.m.dtype, theta.m.device))
 
@@ -191,10 +191,14 @@ ONE_CALL = frozenset({"cuda"})
 def _layers(
     x: Any, states: Any, weights: Any, dropout: float, training: bool, bidirectional: bool, batch_first: bool
 ) -> tuple[Fake, ...] | None:
-    """(result, final states), or None: then the parts of the layer are traced."""
-    if x.m.device.type not in ONE_CALL or training and dropout or torch.is_autocast_enabled(x.m.device.type):
+    """(result, final states), or None: then the parts of the layer are traced. Raises: NoFake, where cuDNN also keeps what its
+    backward pass needs, or casts the weights: it runs the whole layer, outside the graph."""
+    if x.m.device.type not in ONE_CALL:
         return None
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights)):
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
+    if learns or training and dropout or torch.is_autocast_enabled(x.m.device.type):
+        if torch.backends.cudnn.enabled:
+            raise NoFake("a recurrent layer in training or under autocast", "cuDNN runs it as a whole")
         return None
     first, second, _ = x.m.shape
     features = states[0].m.shape[-1] * (1 + bidirectional)

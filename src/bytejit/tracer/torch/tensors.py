@@ -14,6 +14,7 @@ from bytejit.common.overriding import PLAIN
 from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
+from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.guards.references import PLAIN_VALUE
@@ -175,6 +176,7 @@ class Tensors(Component):
                 return self.t.size_inference.run_symbolic(fn, args, kwargs)
             with self.t.fake_mode:
                 said = infer_sized(fn, args, kwargs)
+                fn = composite_of(fn, args, kwargs) or fn
                 if said is not None or not isinstance(fn, types.FunctionType):
                     return fn(*args, **kwargs) if said is None else said[1]
                 with warnings_to(partial(say, self.t)):
