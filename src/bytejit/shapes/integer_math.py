@@ -174,7 +174,7 @@ def without_fractions(e: Any) -> Any:
 
 # ---- Python text and values ----------------------------------------------------------------------------------------------
 
-_SUM, _PRODUCT, _ATOM = 1, 2, 3
+_SUM, _QUOTIENT, _PRODUCT, _ATOM = 1, 2, 3, 4  # -a*b is -(a*b), but -a//b is not -(a//b)
 
 
 def text(e: Any) -> str:
@@ -192,7 +192,7 @@ def _text(e: Any) -> tuple[str, int]:
         return e.name, _ATOM
     numerator, denominator = e.as_numer_denom() if e.is_Rational or e.is_Mul or e.is_Add or e.is_Pow else (e, 1)
     if denominator != 1:
-        return f"{_in(numerator, _PRODUCT)}//{_in(denominator, _ATOM)}", _PRODUCT
+        return f"{_in(numerator, _PRODUCT)}//{_in(denominator, _ATOM)}", _QUOTIENT
     if e.is_Add:
         return _text_of_sum(e), _SUM
     if e.is_Mul:
@@ -215,7 +215,7 @@ def _text_of_sum(e: Any) -> str:
     terms = sorted(e.as_ordered_terms(), key=lambda t: t.could_extract_minus_sign())
     for term in terms:
         minus = term.could_extract_minus_sign()
-        words = _in(-term if minus else term, _PRODUCT)
+        words = _in(-term if minus else term, _QUOTIENT if out else _PRODUCT)
         out = (f"-{words}" if minus else words) if not out else f"{out} {'-' if minus else '+'} {words}"
     return out
 
@@ -225,8 +225,8 @@ def _call(name: str) -> Callable:
 
 
 _TEXTS: dict[type, Callable] = {
-    FloorDiv: lambda a, b: (f"{_in(a, _ATOM)}//{_in(b, _ATOM)}", _PRODUCT),
-    Mod: lambda a, b: (f"{_in(a, _ATOM)}%{_in(b, _ATOM)}", _PRODUCT),
+    FloorDiv: lambda a, b: (f"{_in(a, _ATOM)}//{_in(b, _ATOM)}", _QUOTIENT),
+    Mod: lambda a, b: (f"{_in(a, _ATOM)}%{_in(b, _ATOM)}", _QUOTIENT),
     Most: _call("max"),
     Least: _call("min"),
     Floor: _call("math.floor"),
