@@ -375,12 +375,16 @@ def test_a_number_of_the_users_own_type_is_not_asked_to_convert_itself() -> None
 
 
 def test_code_whose_objects_keep_dying_stops_at_a_limit() -> None:
-    """A key made in each call, as of an optimizer's state, and looked up behind a graph break: no entry ever fits again, and none
+    """A key made in each call, with equality of its own, and looked up behind a graph break: no entry ever fits again, and none
     is left to be counted"""
     seen: list[int] = []
 
     class Key:
-        pass
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
 
     def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
         seen.append(1)

@@ -718,3 +718,47 @@ def test_a_size_given_as_a_float(f: Callable, backend: str) -> None:
         assert got.dtype is want.dtype
         torch.testing.assert_close(got, want)
     assert bytejit.counters.total("graphs") == 2
+
+
+# ---- objects that live for one call -----------------------------------------------------------------------------------
+
+
+class Key:
+    """Equal to itself only."""
+
+
+def filled(x, cache, key):
+    if key not in cache:
+        cache[key] = x * 2
+    return cache[key]
+
+
+BY_KEY: dict[str, Callable] = {
+    "read": lambda x, d, k: x * d[k],
+    "found": lambda x, d, k: x * 2 if k in d else x,
+    "read or not": lambda x, d, k: x * d.get(k, 5.0),
+    "filled": filled,
+}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("name", BY_KEY)
+def test_keys_that_are_new_in_each_call(name: str, kept: bool) -> None:
+    """An object that died tells as much of the next call as one that lives: another one comes."""
+    f, alive = BY_KEY[name], []
+    compiled = bytejit.compile(f, backend=counting)
+    COUNTED.clear()
+    for _ in range(9):
+        keys = Key(), Key()
+        alive += keys if kept else ()
+        d = {keys[0]: 2.0, keys[1]: 3.0}
+        for key in keys:
+            got, want = compiled(ONES, dict(d), key), f(ONES, dict(d), key)
+            torch.testing.assert_close(got, want)
+        del keys, key, d
+    assert len(COUNTED) <= 3
+    if name == "read":
+        with pytest.raises(KeyError):
+            compiled(ONES, {}, Key())
+    else:
+        torch.testing.assert_close(compiled(ONES, {}, Key()), f(ONES, {}, Key()))

@@ -40,7 +40,7 @@ from bytejit.runtime.entry import Args, Entry
 from .entry_printer import EntryPrinter, count_uses, guarded_types, ordered
 from .explain import changed_numbers, explain_failure
 from .guard_set import Guard, GuardSet
-from .kinds import GLOBAL_STATE, KINDS, TENSOR
+from .kinds import GLOBAL_STATE, ID_IS, KINDS, TENSOR
 from .native_checker import CHECKER
 from .program import GuardProgram
 from .sources import Ref, Source, SourcePrinter
@@ -70,6 +70,11 @@ class GuardedEntry(Entry):
         """The sources of sizes, strides, ints and floats that differ from what the guards have; each with the size above 1
         that it had, or 0."""
         return {source: size for source, size in changed_numbers(self._params, self._ordered, args).items()}
+
+    def dead_objects(self) -> list[Hashable]:
+        """Sources of objects that the guards know by identity, and that have died."""
+        known = ((g.source, g.value) for g in self._ordered if g.kind == ID_IS)
+        return [source for source, ref in known if isinstance(ref, Ref) and ref.weak and ref.get() is None]
 
     def tell_when_dead(self, refs: Iterable[Ref], on_dead: Callable[[Entry], None]) -> None:
         """Call `on_dead` once one of the objects dies: nothing can match any more. This only tidies up: the guards fail by

@@ -89,3 +89,7 @@ class Entry:
         """The sources of sizes, strides, ints and floats that differ from what the guards have; each with the size above 1
         that it had, or 0."""
         return {}
+
+    def dead_objects(self) -> Iterable[Hashable]:
+        """Sources of objects that the guards know by identity, and that have died."""
+        return ()

@@ -110,6 +110,7 @@ class CompiledFunction:
         def forget(entry: Entry) -> None:
             function = owner()
             if function is not None:
+                function.recompiles.note_dead(point, entry)
                 function.sites.state(point).remove(entry)
 
         return forget

@@ -54,6 +54,13 @@ class Recompiles:
         """A size was seen to change at a site; it had been `size`, or 0."""
         self.changed.setdefault(point, {}).setdefault(source, size)
 
+    def note_dead(self, point: int, entry: Entry) -> None:
+        """An object that an entry knew has died: the next call brings another. So it is of none where a module died, which
+        brings code of its own."""
+        if self.dynamic() is not False and all(r() is not None for r in entry.modules):
+            for source in entry.dead_objects():
+                self.note_size(point, source, 0)
+
     def allowed(self, state: SiteState, args: Args, modules: tuple, options: Options) -> bool:
         """Whether a site may get another entry. The limit counts apart for each module that the code is called on.
 
