@@ -19,7 +19,7 @@ from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
-from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_info import INFO, Report, info_of, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.torch_settings import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
@@ -62,6 +62,17 @@ def _from_aten(gm: fx.GraphModule, build: Build) -> Callable:
         return through_torch(gm, str(e))
 
 
+def _of_part(i: int, stages: list) -> list:
+    """The stages of a part of a graph, under its name."""
+    return [(f"part{i}_{name}", text, suffix) for name, text, suffix in stages]
+
+
+def tell_later(report: Report, stages: list) -> None:
+    """Tell whoever noted the graph about stages that are made now."""
+    if report.later is not None:
+        report.later(stages)
+
+
 def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> Callable:
     """The callable of a graph whose outputs need gradients. build(gm, aten): the callable of a graph without; it writes to the
     report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward graph."""
@@ -76,7 +87,8 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
         for i, part in enumerate(cut):
             own = report_of(part.graph)
             report.saved += own.saved
-            report.stages += [(f"part{i}_{name}", text, suffix) for name, text, suffix in own.stages]
+            report.stages += _of_part(i, own.stages)
+            own.later = lambda stages, i=i: tell_later(report, _of_part(i, stages))
         return joined(gm, cut, calls)
 
     first = len(parts.saved_inputs)
@@ -91,7 +103,9 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
         report_of(apart).cudagraphs = report_of(gm).cudagraphs
         try:
             with torch._C.DisableTorchFunction():
-                return build(apart, aten)
+                made = build(apart, aten)
+            tell_later(report_of(gm), [(f"backward_{name}", text, suffix) for name, text, suffix in report_of(apart).stages])
+            return made
         except (Undecided, NoCompiler, NoDriver, BuildFailed) as e:
             reason = str(e).partition("\n")[0]
             registry.count("fallbacks", f"a backward graph runs through torch: {reason}")

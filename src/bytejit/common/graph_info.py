@@ -50,6 +50,7 @@ class Report:
     lower_seconds: float = 0.0  # from the ATen graph to the plan
     pass_seconds: dict[str, float] = field(default_factory=dict)  # "loops.merge" -> time of each pass that ran
     stages: list[tuple[str, str, str]] = field(default_factory=list)  # files of the debug folder: (name, text, suffix)
+    later: Callable[[list], None] | None = None  # takes stages that were made after the region was noted: a backward pass's
     saved: list[str] = field(default_factory=list)  # what is saved for the backward pass, a line a graph
     writes_last: weakref.ref | None = None  # what runs it, where that has written nothing when it raises
     writes_early: bool = False  # what runs it may have written an input when it finds no memory

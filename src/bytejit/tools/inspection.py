@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bytejit.common import debug, logs, profiler_ranges
@@ -147,16 +148,27 @@ def note_region(
         logs.log("guards", found.guards.text(), where, options)
     if logs.wanted("code", options):
         logs.log("code", entry.text, where, options)
-        for stage, text, _ in report_of(found.graph).stages if found.graph is not None else ():
-            if stage.startswith(("kernel", "call")):
-                logs.log("code", text, where, options)
     dump = debug.region(options, where, point)
     if dump:
         write_stages(dump, rewritten, found, entry, where)
+    if found.graph is not None:
+        report, tell = report_of(found.graph), partial(note_stages, dump, where, options)
+        tell(report.stages)
+        report.later = tell
+
+
+def note_stages(dump: debug.Dump, where: Where, options: Options, stages: list) -> None:
+    """Tell logs and the debug folder about stages of a backend. A file of code says whether it runs by itself."""
+    for stage, text, suffix in stages:
+        if stage.removeprefix("backward_").startswith(("kernel", "call")) and logs.wanted("code", options):
+            logs.log("code", text, where, options)
+        if suffix in COMMENTS:
+            text = read_only("1_graph.py runs this graph, in eager and compiled", text, COMMENTS[suffix])
+        dump.write(stage, text, suffix)
 
 
 def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any, where: Where) -> None:
-    """All stages of a region as files, with those of the backend's report. A file of code says whether it runs by itself."""
+    """The stages of a region before its backend's as files."""
     dump.write("original", dis.Bytecode(rewritten.original).dis())
     dump.write("rewritten", dis.Bytecode(rewritten.code).dis())
     graph = found.graph
@@ -164,7 +176,3 @@ def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any, whe
         dump.write("graph", graph_file(graph, found.examples, where, info_of(graph).grad_at_start))
     dump.write("guards", found.guards.text())
     dump.write("entry", read_only("it is bound to objects of the process that made it", entry.text))
-    for stage, text, suffix in report_of(graph).stages if graph is not None else ():
-        if suffix in COMMENTS:
-            text = read_only("1_graph.py runs this graph, in eager and compiled", text, COMMENTS[suffix])
-        dump.write(stage, text, suffix)
