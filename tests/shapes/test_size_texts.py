@@ -9,6 +9,7 @@ import sympy
 import torch
 
 import bytejit
+from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.shapes import integer_math as sm
 
 SYMBOLS = sympy.symbols("s0:3", integer=True, positive=True)
@@ -57,3 +58,11 @@ def test_a_number_made_of_a_negated_quotient_is_returned() -> None:
     compiled = bytejit.compile(f, backend="eager", dynamic=True)
     for n in (16, 18, 21):
         assert compiled(torch.ones(n))[1] == f(torch.ones(n))[1]
+
+
+def test_strides_that_follow_from_the_sizes_are_not_told() -> None:
+    """-2 at the front: shape[1] * stride(1)."""
+    check = TensorCheck(dtype=torch.float32)
+    assert repr(check.with_sizes((2, 3, 32), (-2, 32, 1))) == repr(check.with_sizes((2, 3, 32), (96, 32, 1))) == "f32[2,3,32]"
+    assert repr(check.with_sizes((2, -1, 32), (-2, 32, 1))) == "f32[2,1+,32]"
+    assert repr(check.with_sizes((2, 0, 32), (128, 32, 1))) == "f32[2,0,32](128,32,1)"

@@ -60,13 +60,12 @@ class TensorCheck:
     def __repr__(self) -> str:
         shape = "?" if self.shape is None else ",".join(str(s) if s >= 0 else f"{-s}+" for s in self.shape)
         text = f"{'any' if self.dtype is None else short_dtype(self.dtype)}[{shape}]"
-        plain = (
+        plain = (  # contiguous; of a symbolic size the stride before it follows
             self.shape is not None
             and self.stride is not None
-            and all(a in (None, b) for a, b in zip(self.stride, contiguous_stride(self.shape)))
+            and all(a in (None, b, -2 - i) for i, (a, b) in enumerate(zip(self.stride, contiguous_stride(self.shape))))
         )
-        dense = self.shape is not None and self.stride == tuple(-2 - i for i in range(len(self.shape) - 1)) + (1,)
-        if self.stride is not None and not plain and not dense:
+        if self.stride is not None and not plain:
             text += f"({','.join('?' if s is None else str(s) for s in self.stride)})"
         if self.device is not None and self.device.type != "cpu":
             text += f"@{self.device}"
