@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
         lambda *x: torch.block_diag(*x),
         lambda n: (torch.ones(n, 3, dtype=torch.int64), r(n, dtype=torch.float64), r(2, 2)),
     ),
+    "pinverse of a matrix of less than full rank": (  # its default tolerance is not that of pinv
+        lambda x: torch.pinverse(torch.diag_embed(torch.where(x > x.min(), x.exp(), 1e-9))),
+        lambda n: (r(n),),
+    ),
     "pinv": (torch.linalg.pinv, lambda n: (r(n, 3),)),
     "pinv of wide matrices": (torch.linalg.pinv, lambda n: (r(2, 3, n),)),
 }

@@ -101,8 +101,13 @@ def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool | Non
     return places.bmm(theta.transpose(1, 2)).view(size[0], *sizes, len(sizes))
 
 
-@composes(torch.linalg.pinv, torch.pinverse, torch.Tensor.pinverse, cast_within=True)
-def _pinv(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    if any(autocast_state()):
-        raise NoFake("linalg.pinv under autocast", "products within it are cast")
-    return torch.linalg.pinv(x, *args, **kwargs)
+def _pinv(function: Callable) -> None:
+    @composes(function, cast_within=True)
+    def pinv(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if any(autocast_state()):
+            raise NoFake("linalg.pinv under autocast", "products within it are cast")
+        return function(*args, **kwargs)
+
+
+for _function in (torch.linalg.pinv, torch.pinverse, torch.Tensor.pinverse):  # each with tolerances of its own
+    _pinv(_function)
