@@ -851,6 +851,15 @@ def test_an_object_is_asked_what_the_program_asks(x, watching):
     return y + watching.weight, type(watching) is _Watching
 
 
+@case(F(4), drive=_asked)
+def test_an_object_is_set_and_asked_nothing(x, watching):
+    """Attributes of an object whose __getattribute__ has effects set: it is not asked for anything"""
+    watching.other = x + 1
+    y = x * 2
+    watching.count = 3
+    return y
+
+
 class _HidesDict:
     asked = []
     size = 3

@@ -12,6 +12,7 @@ IS_ABSTRACT = 1 << 20
 NAMESPACE = type.__dict__["__dict__"].__get__  # past a metaclass's __getattribute__, and quicker
 MRO = type.__dict__["__mro__"].__get__
 FLAGS = type.__dict__["__flags__"].__get__
+DICT_OFFSET = type.__dict__["__dictoffset__"].__get__  # of a class: not 0 where its instances have a dict of their own
 
 
 def function_of(fn: Any) -> Any:

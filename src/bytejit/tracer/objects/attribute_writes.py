@@ -8,6 +8,7 @@ import types
 import torch
 
 from bytejit.guards.sources import KnownSource
+from bytejit.common.quiet_reads import DICT_OFFSET
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.library_code import is_library
@@ -164,7 +165,7 @@ class AttributeWrites(Component):
             v.slots["__suppress_context__"] = TRUE
 
     def set_in_dict(self, v: Var, name: str, value: Var) -> None:
-        if not isinstance(v, InstanceVar) or v.ns is None or v.real is not None and not hasattr(v.real, "__dict__"):
+        if not isinstance(v, InstanceVar) or v.ns is None or v.real is not None and not DICT_OFFSET(type(v.real)):
             raise self._no_dict(v, name)
         self.t.subscript_writes.dict_set(v.ns, Known(name), value)
 
