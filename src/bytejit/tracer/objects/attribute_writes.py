@@ -7,8 +7,8 @@ import types
 
 import torch
 
-from bytejit.guards.sources import KnownSource
 from bytejit.common.quiet_reads import DICT_OFFSET
+from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.library_code import is_library

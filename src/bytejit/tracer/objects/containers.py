@@ -24,6 +24,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     DeferredVar,
     DictVar,
+    DictView,
     FuncVar,
     InstanceVar,
     Known,
@@ -186,6 +187,8 @@ def plain_key(t: Any, var: Var) -> object:
         if isinstance(var, SetVar) and var.cls is frozenset:
             return frozenset(var.items)
         raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
+    if isinstance(var, DictView) and var.kind != "values":
+        raise t.raised(TypeError(f"unhashable type: '{shown_name(t.type_of(var))}'"))
     if type(var) is IdVar:
         return IdKey(t.values.real(var.of))
     if isinstance(var, FuncVar) and var.real is not None:

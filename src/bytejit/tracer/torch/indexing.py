@@ -6,6 +6,7 @@ import operator
 
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var, expect, is_object
@@ -28,7 +29,17 @@ class Indexing(Component):
         Raises: Break for a mask that eager refuses."""
         if not self.masks_fit(args[0], args[1]):
             raise Break("a mask whose shape does not fit the tensor that it indexes")
+        given = self.t.values.real(args[1])
+        if isinstance(given, SeqVar) and given.cls is not tuple and key is not given:
+            raise Break("an index that is a list of tensors whose values decide: torch takes it for a tuple", "index by a tuple")
         return self.t.tensor_values.index_by_value(key) if reads else key
+
+    def check_value(self, values: list[Var]) -> None:
+        """What a setitem writes. Raises: Break for a NumPy float that is no Python float, which torch refuses to assign."""
+        if not values or type(values[0]) is not Known or type(obj := values[0].obj) not in numpy_types.SCALARS:
+            return
+        if type(obj.item()) in (float, complex) and not isinstance(obj, (float, complex)):
+            raise Break(f"a {type(obj).__name__} of NumPy's assigned to a place of a tensor")
 
     def masks_fit(self, of: Var, key: Var) -> bool:
         """Whether each mask in an index of a tensor has the shape of the dimensions that it picks from."""

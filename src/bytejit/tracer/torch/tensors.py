@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import operator
 import types
@@ -107,9 +108,9 @@ class Tensors(Component):
         ) and (found := self.t.overrides.overridden(fn, args, kwargs)) is not None:
             return found
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
+            self.t.indexing.check_value(args[2:])
             args[1] = self.t.indexing.index_without_masks(args[0], plain_index(self.t, args[1]))
-            picked = self.t.indexing.pick_symbolic(args)
-            if picked is not None:
+            if (picked := self.t.indexing.pick_symbolic(args)) is not None:
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
@@ -306,6 +307,8 @@ class Tensors(Component):
         if isinstance(v, Known):
             if type(v.obj) in numpy_types.SCALARS:
                 value = v.obj.item()
+                if type(value) is complex and not isinstance(v.obj, complex):
+                    raise Break("a NumPy complex64 as an argument of an operation: torch takes its real part", "pass complex(x)")
                 if type(value) is bool:
                     raise Break(
                         "a NumPy bool as an argument of an operation: some operations take it for a float", "pass bool(x)"
@@ -318,6 +321,8 @@ class Tensors(Component):
                 return v.obj
             raise NotConstant(words(v))  # a graph's text cannot spell a class, a module, a function
         if isinstance(v, SeqVar):
+            if v.cls is collections.deque:  # torch takes it for a sequence, but not for sizes
+                raise NotConstant(words(v))
             items = [self.to_node_arg(e) for e in v.items]
             if hasattr(v.cls, "_fields"):
                 return v.cls(*items)
