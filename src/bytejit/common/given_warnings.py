@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from . import special_cases
+
 OTHERWISE, SHOWN, RECORDED = 0, 1, 2
 
 
@@ -24,8 +26,9 @@ def manner() -> int:
         return OTHERWISE
     shows = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     if type(shows) is types.FunctionType:
-        return SHOWN if shows.__module__ in ("warnings", "_py_warnings") else OTHERWISE
-    return RECORDED if type(record()) is list and shows.__name__ == "append" else OTHERWISE
+        return SHOWN if special_cases.WARNINGS.made(shows) else OTHERWISE
+    found = record()
+    return RECORDED if type(found) is list and shows == found.append else OTHERWISE
 
 
 def record() -> Any:

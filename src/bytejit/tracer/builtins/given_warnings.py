@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from types import NoneType
 
-from bytejit.common import given_warnings
+from bytejit.common import given_warnings, special_cases
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -59,7 +59,7 @@ def place(t: Tracer, level: Var | None) -> Callable:
     if given_warnings.is_imports_own(frame.code):
         raise Break("a warning given while a module is imported")
     for above in range(max(levels, 1) - 1, -1, -1):
-        if frame.globals.get("__name__", "").partition(".")[0] == "bytejit":
+        if special_cases.BYTEJIT.runs(frame.globals):
             raise Break("a warning in the name of code that stands for C")
         if above == 0:
             break
