@@ -16,7 +16,7 @@ OTHERWISE, SHOWN, RECORDED = 0, 1, 2
 
 
 def manner() -> int:
-    """How a warning is given now: SHOWN on stderr or not at all, RECORDED in a list, or OTHERWISE. Cost: 1 us."""
+    """How a warning is given now: SHOWN on stderr or not at all, RECORDED in a list, or OTHERWISE. Cost: 1.5 us (11 filters)."""
     if (
         warnings.showwarning is not warnings._showwarning_orig  # type: ignore[attr-defined]
         or getattr(warnings, "_use_context", False)  # 3.14: what is recorded is a matter of the context
