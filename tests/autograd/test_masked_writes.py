@@ -127,20 +127,21 @@ def test_a_parameter_in_a_module(backend: str) -> None:
     beside(backend, lambda module, x, m: module(x, m), lambda: (Masked(), torch.randn(2, 6, 5), torch.rand(2, 6) > 0.5), drive)
 
 
+def masked(x: torch.Tensor, m: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[m] = p
+    return y.sin()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sizes_that_change(backend: str) -> None:
-    def f(x: torch.Tensor, m: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        y[m] = p
-        return y.sin()
-
-    compiled = bytejit.compile(f, backend=backend)
+    compiled = bytejit.compile(masked, backend=backend)
     bytejit.counters["fallbacks"].clear()
     for n, width in ((3, 4), (5, 6), (7, 9), (8, 1)):
         x, m, p = torch.randn(2, n, width), torch.rand(2, n) > 0.5, torch.randn(width, requires_grad=True)
         out = compiled(x, m, p)
         (got,) = torch.autograd.grad(out.square().sum(), p)
-        expected = f(x, m, p)
+        expected = masked(x, m, p)
         torch.testing.assert_close(out, expected)
         torch.testing.assert_close(got, *torch.autograd.grad(expected.square().sum(), p))
     assert not bytejit.counters["fallbacks"]
@@ -148,16 +149,11 @@ def test_sizes_that_change(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_row_for_each_place_of_many_masks(backend: str) -> None:
-    def f(x: torch.Tensor, m: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        y[m] = p
-        return y.sin()
-
-    compiled = bytejit.compile(f, backend=backend)
+    compiled = bytejit.compile(masked, backend=backend)
     for n, count in ((6, 3), (6, 4), (7, 2), (9, 5), (9, 1), (9, 0), (5, 5), (8, 6)):
         x, m = torch.randn(n, 4, requires_grad=True), torch.arange(n).flip(0) < count
         p = torch.randn(count, 4, requires_grad=True)
-        out, expected = compiled(x, m, p), f(x, m, p)
+        out, expected = compiled(x, m, p), masked(x, m, p)
         torch.testing.assert_close(out, expected)
         pairs = [torch.autograd.grad(o.square().sum(), (x, p)) for o in (out, expected)]
         torch.testing.assert_close(*pairs)
