@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
+from bytejit.common.autocast import cast_resized
 
 KINDS = ("nearest", "bilinear", "bicubic", "nearest-exact", "area")
 OPS = ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_nearest_exact2d")
@@ -55,3 +56,15 @@ def test_resizing(mode: str, train: bool, backend: str) -> None:
         assert results[0][0].dtype == (torch.bfloat16 if mode == "area" else torch.float32)
         torch.testing.assert_close(results[1], results[0], rtol=2e-2, atol=1e-1)
     assert len(set(kinds)) == 1 and bytejit.counters.total("recompiles") == 1
+
+
+@pytest.mark.usefixtures("resizing_in_float32")
+def test_only_torchs_own_functions_are_cast() -> None:
+    def upsample(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    x = torch.ones(1, 1, 2, 2, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        kinds = {f: cast_resized(f, (x,), {})[0][0].dtype for f in (upsample, F.interpolate, torch._C._nn.upsample_nearest2d)}
+        aten = cast_resized(torch.ops.aten.upsample_nearest2d.vec, (x,), {})[0][0].dtype
+    assert [*kinds.values(), aten] == [torch.bfloat16, torch.float32, torch.float32, torch.float32]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
+import torch.nn.functional as F
 
 
 def autocast_now() -> tuple[Callable, ...]:
@@ -26,14 +27,23 @@ def autocast_state() -> tuple:
 def cast_resized(func: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments of a call that torch's Python decompositions take over, where it resizes: with the cast to float32 that
     autocast makes for the op that they replace."""
-    name = getattr(func, "__name__", "")
-    if name != "interpolate" and not name.lstrip("_").startswith("upsample"):
+    if not isinstance(func, Hashable) or func not in _resizing():
         return args, kwargs
     x = args[0] if args else kwargs.get("input")
     mode = kwargs.get("mode", args[3] if len(args) > 3 else "")
     if mode in ("area", "lanczos") or not isinstance(x, torch.Tensor) or not _resizes_in_float32(x):
         return args, kwargs
     return ((x.float(), *args[1:]), kwargs) if args else (args, {**kwargs, "input": x.float()})
+
+
+@functools.cache
+def _resizing() -> frozenset:
+    """torch's functions that resize, and the ops that its decompositions replace: no operator of the program's."""
+    names = [name for name in vars(torch._C._nn) if "upsample" in name]
+    packets = [getattr(torch.ops.aten, name) for name in names]
+    overloads = [packet.vec for packet in packets if "vec" in packet.overloads()]
+    functions = (F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear)
+    return frozenset((*functions, *(getattr(torch._C._nn, name) for name in names), *packets, *overloads))
 
 
 def _resizes_in_float32(x: torch.Tensor) -> bool:
