@@ -68,10 +68,10 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def run_modules(only: list[str] | None, samples: int) -> int:
+def run_modules(only: list[str] | None, device: str, samples: int) -> int:
     """Exit status: 0 when every row of the table of modules is right."""
     found = []
-    for row in modules.rows(only):
+    for row in modules.rows(only, device):
         found.append(modules.run_module(row, samples))
         if found[-1].bad:
             print(f"wrong  {row.name}  [{row.setting}]  {found[-1].bad}", flush=True)
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         jobs.serve(a.samples)
         return 0
     if a.modules:
-        return run_modules(a.only, a.samples)
+        return run_modules(a.only, a.device, a.samples)
     chosen = plan.settings(a.device, a.dtypes, a.dynamic, a.grad, a.variants, a.twists)
     work = plan.sample(a.sample, a.seed, chosen) if a.sample else plan.work(chosen, a.only)
     rows = stored(a.json)

@@ -32,10 +32,12 @@ class ModuleRow:
     name: str
     training: bool
     dynamic: bool | None
+    device: str = "cpu"
 
     @property
     def setting(self) -> str:
-        return ("train" if self.training else "eval") + (" dynamic" if self.dynamic else "")
+        where = "" if self.device == "cpu" else f" {self.device}"
+        return ("train" if self.training else "eval") + (" dynamic" if self.dynamic else "") + where
 
 
 @cache
@@ -46,10 +48,10 @@ def modules() -> dict[str, Any]:
     return {info.name: info for info in module_db}
 
 
-def rows(only: list[str] | None = None) -> list[ModuleRow]:
+def rows(only: list[str] | None = None, device: str = "cpu") -> list[ModuleRow]:
     """All rows, or those of some modules."""
-    chosen = [n for n, info in modules().items() if torch.float32 in info.supported_dtypes("cpu") and (not only or n in only)]
-    return [ModuleRow(n, *mode) for n in chosen for mode in MODES]
+    chosen = [n for n, info in modules().items() if torch.float32 in info.supported_dtypes(device) and (not only or n in only)]
+    return [ModuleRow(n, *mode, device) for n in chosen for mode in MODES]
 
 
 def doubled(x: object) -> object:
@@ -61,11 +63,11 @@ def built(row: ModuleRow, count: int) -> Iterator[tuple[torch.nn.Module, tuple]]
     """`count` of a row's samples, spread over all of them: (module, (args, kwargs))."""
     info = modules()[row.name]
     torch.manual_seed(0)
-    made = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=row.training)
+    made = info.module_inputs_func(info, device=row.device, dtype=torch.float32, requires_grad=True, training=row.training)
     made = [sample for sample in made if sample.forward_input is not None]
     for sample in made[:: max(1, len(made) // count)][:count]:
         how, given = sample.constructor_input, sample.forward_input
-        module = info.module_cls(*how.args, **how.kwargs).float().train(row.training)
+        module = info.module_cls(*how.args, **how.kwargs).to(row.device, torch.float32).train(row.training)
         yield module, (tuple(given.args), dict(given.kwargs))
 
 
