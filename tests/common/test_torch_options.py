@@ -80,10 +80,8 @@ c(torch.ones(3), 1); c(torch.ones(3), "a" and 2); c(torch.ones(3, dtype=torch.fl
 @pytest.mark.parametrize(
     ("asked", "heads"),
     [
-        ("graph_breaks", {"breaks"}),
-        ("recompiles,+dynamo", {"recompiles"}),
-        ("graph_code,output_code", {"graph", "code"}),
-        ("guards", {"guards"}),
+        ("recompiles,+dynamo,graph_breaks", {"recompiles", "breaks"}),
+        ("graph_code,output_code,guards", {"graph", "code", "guards"}),
         ("aot_graphs", set()),
     ],
 )

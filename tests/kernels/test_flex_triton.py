@@ -121,7 +121,6 @@ CASES = {
     "no row sees anything": {"mask": nothing},
     "rows of minus infinity": {"score": minus_infinity, "mask": causal},
     "blocks of 8": {"mask": shared, "block": 8},
-    "blocks of 48": {"mask": causal, "block": 48},
     "blocks of 32x64": {"mask": causal, "block": (32, 64)},
     "one block": {"mask": causal, "block": 128},
     "a scale": {"mask": causal, "scale": 0.3, "score": alibi},
@@ -137,14 +136,12 @@ def test_against_eager(monkeypatch, problems, case):
 SHAPES = {
     "bf16": {"dtype": torch.bfloat16},
     "f16, heads of 40": {"dtype": torch.float16, "d": 40},
-    "heads of 256": {"d": 256, "n": 64},
     "values of another size": {"d": 24, "e": 72},
     "more keys": {"n": 33, "m": 128},
     "more queries": {"n": 128, "m": 33},
     "one query": {"n": 1, "m": 128},
     "one batch of keys": {"kb": 1},
-    "one batch, one head": {"b": 1, "h": 1},
-    "whole blocks": {"n": 128},
+    "one batch, one head, whole blocks": {"b": 1, "h": 1, "n": 128},
 }
 
 
@@ -213,7 +210,7 @@ def test_the_operator_without_functions() -> None:
 
 
 @NOTHING
-@pytest.mark.parametrize("d, dtype", [(64, torch.bfloat16), (256, torch.float16), (64, torch.float32)])
+@pytest.mark.parametrize("d, dtype", [(64, torch.bfloat16), (256, torch.float16)])
 def test_it_compiles_for_a_gpu(monkeypatch, problems, tmp_path, d, dtype):
     check(monkeypatch, problems, operands(n=32), score=from_table, mask=within)
     shape = 2, 16, 2048, d

@@ -11,8 +11,8 @@ import bytejit
 
 pytestmark = pytest.mark.cxx
 REFUSING = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db if op.error_inputs_func is not None}
-# every fifth, and those that once answered where eager raises
-SOME = sorted({*sorted(REFUSING)[::5], "gather", "complex", "multinomial", "aminmax", "native_layer_norm", "nn.functional.gelu"})
+# every eighth, and those that once answered where eager raises
+SOME = sorted({*sorted(REFUSING)[::8], "gather", "complex", "multinomial", "aminmax", "native_layer_norm", "nn.functional.gelu"})
 MOST = 6  # inputs of one operator
 KNOWN = {"amax": "more than 64 dimensions, which eager's kernels refuse", "amin": "as amax"}
 

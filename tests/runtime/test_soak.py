@@ -11,7 +11,7 @@ from tests.soak import KINDS, Reading, grown, soak
 
 @pytest.mark.cxx
 def test_what_comes_and_goes_leaves_nothing():
-    assert soak(100, "inductor", KINDS[:10], lambda text: None) == []
+    assert soak(60, "inductor", KINDS[:6], lambda text: None) == []
 
 
 def test_what_grows_is_told():
