@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -120,6 +121,30 @@ def test_tensors_of_both_in_one_operation_raise_as_in_eager(fn: Callable) -> Non
     with pytest.raises(RuntimeError) as got:
         bytejit.compile(fn)(x, y)
     assert str(got.value).split("\n")[0] == str(want.value).split("\n")[0]
+
+
+INDEXED = {
+    "read": lambda x, i: x[i] * 2,
+    "a dimension further on": lambda x, i: x[:, i % 8] * 2,
+    "beside one on the GPU": lambda x, i: x[i, (i % 8).cuda()],
+    "behind a new dimension": lambda x, i: x[None, i] + 1,
+    "written": lambda x, i: operator.setitem(y := x * 1, i, x[i] * 3) or y * 2,
+    "written by a method": lambda x, i: (y := x * 1).__setitem__(i, 1.0) or y * 2,
+    "put": lambda x, i: x.clone().index_put_((i,), x.new_ones(())) * 2,
+    "of no dimension": lambda x, i: x[i[3]] + 1,
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_on_the_cpu_is_in_the_graph(name: str) -> None:
+    fn, i = INDEXED[name], torch.arange(0, 50, 5)
+    compiled = bytejit.compile(fn, fullgraph=True)
+    x = rand(50, 8).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    for n in (i, i[:4], i[:6]):
+        want, got = fn(x, n), compiled(y, n)
+        near(got, want)
+        near(torch.autograd.grad(got.square().sum(), y), torch.autograd.grad(want.square().sum(), x))
 
 
 def test_the_same_function_here_and_there() -> None:

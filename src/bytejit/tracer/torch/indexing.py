@@ -24,6 +24,19 @@ class Indexing(Component):
             return None
         return self.t.tensors.call_tensor_op(torch.ops.aten.index.Tensor, [of, SeqVar(parts, list)], {})
 
+    def beside(self, of: Var, key: Var) -> Var:
+        """An index of a tensor on a GPU: what of it lies on the CPU is copied there, as eager does by itself. A tensor of no
+        dimension stays: eager reads its value."""
+        key = self.t.values.real(key)
+        if not isinstance(of, TensorVar) or of.fake.device.type == "cpu":
+            return key
+        if isinstance(key, SeqVar):
+            parts = [self.beside(of, part) for part in key.items]
+            return key if all(map(operator.is_, parts, map(self.t.values.real, key.items))) else SeqVar(parts, key.cls)
+        if not isinstance(key, TensorVar) or key.fake.device.type != "cpu" or not key.fake.dim():
+            return key
+        return self.t.tensors.call_tensor_op(torch.Tensor.to, [key, Known(of.fake.device)], {})
+
     def index_by_value(self, args: list[Var], key: Var, reads: bool) -> Var:
         """The index in a getitem or setitem whose value is needed while tracing. Masks with known values become positions.
         Raises: Break for a mask that eager refuses."""

@@ -63,6 +63,7 @@ NEEDS_DATA = {
 }
 # of these, those that only read the value
 READS_DATA = {"item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"}
+INDEXED = {"__getitem__", "__setitem__", "index_put", "index_put_"}
 # methods that compute nothing when they return their own tensor
 MAY_RETURN_SELF = {
     "contiguous",
@@ -110,9 +111,12 @@ class Tensors(Component):
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
             self.t.indexing.check_value(args[2:])
             args[1] = self.t.indexing.index_without_masks(args[0], plain_index(self.t, args[1]))
+            args[1] = self.t.indexing.beside(args[0], args[1])
             if (picked := self.t.indexing.pick_symbolic(args)) is not None:
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
+        if method in INDEXED:
+            args[1] = self.t.indexing.beside(args[0], args[1])
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
             known = (
                 self.t.tensor_values.python_value(args[0], getattr(torch.Tensor, method))
