@@ -3,6 +3,7 @@ expanded dims, values that are computed where they are read."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -149,3 +150,25 @@ def test_questions_of_torchs_own_code_are_no_results():
     w, x = torch.rand(3), torch.rand(4, 3)
     torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(w, x), f(w, x))
     assert not bytejit.counters["faults"]
+
+
+BY_METHOD = {
+    "a list of bools": lambda x, v: x.__getitem__([True, False, True, False, True]) * 2,
+    "a slice": lambda x, v: torch.Tensor.__getitem__(x, slice(1, 4)) + v[1:4],
+    "a place written": lambda x, v: x.clone().__setitem__(0, 0.5) or x * v,
+    "a NumPy number, which eager refuses": lambda x, v: x.__setitem__(0, np.float32(0.5)) or x * v,
+    "a NumPy number of float64, which it takes": lambda x, v: x.__setitem__(0, np.float64(0.5)) or x * v,
+}
+
+
+@pytest.mark.parametrize("name", BY_METHOD)
+def test_an_index_by_method_is_an_index(name):
+    """`x.__setitem__(i, v)` is what `x[i] = v` is: what is refused, and what stays in the graph"""
+    fn, x, y = BY_METHOD[name], torch.randn(5), torch.ones(5)
+    refused = name.endswith("refuses")
+    compiled = bytejit.compile(fn, backend="eager", fullgraph=not refused)
+    for n in (2.0, 3.0):
+        mine, eagers = x.clone(), x.clone()
+        want, got = outcome(fn, eagers, y * n), outcome(compiled, mine, y * n)
+        assert type(got) is type(want) and torch.equal(mine, eagers)
+        assert torch.equal(got, want) if isinstance(want, torch.Tensor) else refused

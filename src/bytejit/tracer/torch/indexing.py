@@ -17,6 +17,15 @@ class Indexing(Component):
 
     by_tensors = 0  # above 0, an index made of tensors alone picks elements, as under vmap
 
+    def arrange(self, args: list[Var], puts: bool) -> list[Var] | None:
+        """Brings the index among the arguments of getitem, setitem or index_put into a form that is known while tracing. Returns
+        other arguments where those of `pick_symbolic` take their place. Raises: Break."""
+        if not puts:
+            self.check_value(args[2:])
+            args[1] = self.index_without_masks(expect(args[0], TensorVar), args[1])
+        args[1] = self.beside(args[0], args[1])
+        return None if puts else self.pick_symbolic(args)
+
     def item(self, of: TensorVar, key: Var) -> Var | None:
         """`of[key]` where `by_tensors` says how; None elsewhere."""
         parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls in (tuple, list) else [key]

@@ -63,7 +63,8 @@ NEEDS_DATA = {
 }
 # of these, those that only read the value
 READS_DATA = {"item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"}
-INDEXED = {"__getitem__", "__setitem__", "index_put", "index_put_"}
+PUTS = torch.Tensor.index_put, torch.Tensor.index_put_
+INDEXED = operator.getitem, operator.setitem, *PUTS
 # methods that compute nothing when they return their own tensor
 MAY_RETURN_SELF = {
     "contiguous",
@@ -86,6 +87,13 @@ MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)  # a sequence may hold wha
 NONE_OVERRIDES = (None, *PLAIN, torch.Size)
 
 
+def as_operator(fn: Any) -> Any:
+    """`x.__getitem__(i)` and `x.__setitem__(i, v)` are what `x[i]` and `x[i] = v` are."""
+    if fn is torch.Tensor.__getitem__:
+        return operator.getitem
+    return operator.setitem if fn is torch.Tensor.__setitem__ else fn
+
+
 def current_cuda(x: Any) -> bool:
     """Whether an argument names the current GPU: "cuda" without an index."""
     return type(x) is str and x == "cuda" or type(x) is torch.device and x.type == "cuda" and x.index is None
@@ -100,7 +108,7 @@ class Tensors(Component):
 
     def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
-        fn, args, kwargs = packed(self.t, fn, [self.t.values.real(a) for a in args], kwargs)
+        fn, args, kwargs = packed(self.t, as_operator(fn), [self.t.values.real(a) for a in args], kwargs)
         args, kwargs = plainly_given(fn, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
         args, kwargs = as_floats(self.t, fn, args, kwargs)
         if (
@@ -108,15 +116,11 @@ class Tensors(Component):
             or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (*args, *kwargs.values()))
         ) and (found := self.t.overrides.overridden(fn, args, kwargs)) is not None:
             return found
-        if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
-            self.t.indexing.check_value(args[2:])
-            args[1] = self.t.indexing.index_without_masks(args[0], plain_index(self.t, args[1]))
-            args[1] = self.t.indexing.beside(args[0], args[1])
-            if (picked := self.t.indexing.pick_symbolic(args)) is not None:
+        if fn in INDEXED and isinstance(args[0], TensorVar) and len(args) > 1:
+            args[1] = plain_index(self.t, args[1])
+            if (picked := self.t.indexing.arrange(args, fn in PUTS)) is not None:
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
-        if method in INDEXED:
-            args[1] = self.t.indexing.beside(args[0], args[1])
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
             known = (
                 self.t.tensor_values.python_value(args[0], getattr(torch.Tensor, method))
