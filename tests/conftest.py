@@ -79,6 +79,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    gc.unfreeze()  # libraries look at the end whether all of theirs is gone
+
+
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Names of tests hold no address: they are the same in every process that collects them."""
     text = str(val) if isinstance(val, (type, Callable)) else ""
