@@ -6,7 +6,7 @@ import types
 
 from bytejit.tracer.core.models import STAYING
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import CellVar, FuncVar, Known, MethodVar, PropertyVar, SeqVar, SuperVar
+from bytejit.tracer.core.values import CellVar, FuncVar, InstanceVar, Known, MethodVar, PropertyVar, SeqVar, SuperVar
 
 from .statements import Statements
 
@@ -62,6 +62,8 @@ def function(out: Statements, v: FuncVar) -> str:
 def method(out: Statements, v: MethodVar) -> str:
     func = out.t.values.real(v.func)
     if isinstance(func, Known) and isinstance(func.obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        if isinstance(v.self, InstanceVar):  # under its name the class may have another one
+            return f"{out.bind(func.obj)}.__get__({out.value(v.self)}, {out.bind(v.self.cls)})"
         return f"{out.value(v.self)}.{func.obj.__name__}"
     return f"{out.bind(types.MethodType)}({out.value(func)}, {out.value(v.self)})"
 
