@@ -21,6 +21,7 @@ class NoArray:
 
 
 ARRAY: type = NoArray if numpy is None else numpy.ndarray
+SCALAR: type = NoArray if numpy is None else numpy.generic
 #: immutable scalars
 SCALARS: frozenset[type] = frozenset(
     () if numpy is None else (c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))

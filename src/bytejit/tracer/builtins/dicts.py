@@ -20,23 +20,38 @@ def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) ->
     if len(args) > 1:
         raise Break(f"a {d.cls.__name__} made of {len(args)} arguments")
     if args:
-        pairs = t.iteration.mapping_items(args[0])
-        for k, v in pairs if pairs is not None else pairs_of(t, args[0]):
+        ordered = issubclass(d.cls, collections.OrderedDict)
+        pairs = t.iteration.mapping_items(args[0], ordered)
+        for k, v in pairs if pairs is not None else pairs_of(t, args[0], ordered):
             t.subscript_writes.dict_set(d, k, v)
     for name, v in kwargs.items():
         t.subscript_writes.dict_set(d, Known(name), v)
     return d
 
 
-def pairs_of(t: Tracer, v: Var) -> Iterator[tuple[Var, Var]]:
-    """The entries that a dict is made of, one by one. Raises: Raised."""
+def pairs_of(t: Tracer, v: Var, ordered: bool) -> Iterator[tuple[Var, Var]]:
+    """The entries that a dict is made of, one by one. ordered: of an OrderedDict, whose errors have words of their own.
+    Raises: Raised, Break."""
     for n, entry in enumerate(t.iteration.each(v)):
-        if not t.iteration.has_iter(entry):
+        pair = _pair(t, entry)
+        if ordered and (pair is None or len(pair) != 2):
+            raise Break("an OrderedDict made of what is no pair")
+        if pair is None:
             raise no_sequence(t, n)
-        pair = t.iteration.iterate(entry)
         if len(pair) != 2:
             raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
         yield t.values.real(pair[0]), pair[1]
+
+
+def _pair(t: Tracer, entry: Var) -> list[Var] | None:
+    """What an entry holds; None where it cannot be iterated."""
+    try:
+        iterator = t.iteration.iter(entry)
+    except Raised as e:
+        if issubclass(e.exc.cls, TypeError):
+            return None
+        raise
+    return t.iteration.iterate(iterator)
 
 
 def no_sequence(t: Tracer, n: int) -> Raised:

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.constants import NotConstant, is_own_class, to_python
 from bytejit.tracer.core.descriptions import shown_name, words
@@ -23,6 +24,7 @@ from bytejit.tracer.core.versions import INT_METHODS, newer
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
+from bytejit.tracer.objects.own_methods import is_plain_instance, own_method, stand_in
 from bytejit.tracer.objects.plain_parts import Said
 from bytejit.tracer.sizes.called_anew import call_anew
 
@@ -44,6 +46,27 @@ def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 SAY: dict[str, type] = {"__int__": int, "__index__": int, "__float__": float, "__complex__": complex}
 
 
+def _number_or_text(t: Tracer, v: Var) -> Any:
+    if not is_plain_instance(v):
+        return to_python(t, v)
+    if isinstance(v.base, Known) and isinstance(v.base.obj, (str, bytes)) and own_method(v.cls, "__repr__"):
+        raise Break(f"a number read from a {v.cls.__name__}, which an error would show in its own way")
+    return stand_in(v)
+
+
+def _said(t: Tracer, v: InstanceVar, cls: type, special: tuple[str, ...]) -> Var | None:
+    """The number that an instance says it is, by the first of these methods that it has. None where C says it."""
+    if cls is complex and isinstance(v.base, Known) and isinstance(v.base.obj, str):
+        return None  # read before any method is asked
+    name = next((n for n in special if t.attributes.of_class(v.cls, n) is not None), None)
+    if name is None or not own_method(v.cls, name):
+        return None
+    said = t.values.real(t.calls.call(t.attributes.special(v, name), [], {}))
+    if t.type_of(said) is not SAY.get(name):  # an error, or a warning, in words of Python's own
+        raise Break(f"what {v.cls.__name__}.{name} returned")
+    return said if SAY[name] is cls else MODELS[cls](t, [said], {})
+
+
 def _number(cls: type, special: tuple[str, ...]) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if args and type(args[0]) is TensorArrayVar and t.traced_arrays.tensor(args[0]).fake.dim() == 0:
@@ -52,19 +75,11 @@ def _number(cls: type, special: tuple[str, ...]) -> None:
             if len(args) == 1 and (known := t.tensor_values.python_value(args[0], cls)) is not None:
                 return known
             raise Break(f"{cls.__name__}() of a tensor needs its value")
-        if args and isinstance(v := args[0], InstanceVar):
-            if isinstance(v.base, Known):
-                args = [v.base, *args[1:]]
-            else:
-                for name in special:
-                    if t.attributes.of_class(v.cls, name) is not None:
-                        said = t.values.real(t.calls.call(t.attributes.special(v, name), [], {}))
-                        if t.type_of(said) is not SAY.get(name):  # an error, or a warning, in words of Python's own
-                            raise Break(f"what {v.cls.__name__}.{name} returned")
-                        return said if SAY[name] is cls else MODELS[cls](t, [said], {})
+        if args and isinstance(v := args[0], InstanceVar) and len(args) == 1 and (said := _said(t, v, cls, special)) is not None:
+            return said
         try:
-            make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
-            return t.operators.fold(make, *(to_python(t, a) for a in args))
+            named = {k: _number_or_text(t, v) for k, v in kwargs.items()}
+            return t.calls.folded(cls, [_number_or_text(t, a) for a in args], named)
         except NotConstant:
             if isinstance(args[0], (SeqVar, DictVar, SetVar)):
                 return t.operators.fold(cls, [] if not isinstance(args[0], DictVar) else {})
@@ -75,7 +90,7 @@ def _number(cls: type, special: tuple[str, ...]) -> None:
 
 _number(int, INT_METHODS)
 _number(float, ("__float__", "__index__"))
-_number(complex, ("__complex__", "__float__"))
+_number(complex, ("__complex__", "__float__", "__index__"))
 
 
 def _asked(t: Tracer, v: Var, method: str, args: list[Var], says: str) -> Var:
@@ -122,6 +137,8 @@ def divmod_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def pow_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 2 and not kwargs:
         return t.operators.binary("pow", args[0], args[1])
+    if any(isinstance(a, InstanceVar) for a in (*args, *kwargs.values())):
+        raise Break("pow() of an instance and a modulus")
     return t.operators.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
 
 
@@ -201,10 +218,12 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(v, InstanceVar) or type(v) is Known and is_own_class(v.obj):
         if isinstance(t.attributes.of_class(t.type_of(v), "__format__"), types.FunctionType):
             return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
+        if issubclass(t.type_of(v), numpy_types.SCALAR):
+            raise Break(f"format() of a {t.type_of(v).__name__}, a C object")
         if t.const(spec) == "":
             return t.calls.call_python(str, [v])
-        if isinstance(v, InstanceVar) and isinstance(v.base, Known):
-            v = v.base
+        if is_plain_instance(v):
+            return t.calls.folded(format, [stand_in(v), t.const(spec)], {})
     if isinstance(v, TensorVar):
         text = t.const(spec)
         if v.fake.dim() == 0 and (known := t.tensor_values.python_value(v, lambda real: format(real, text))) is not None:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -86,14 +86,16 @@ for _code in lru_cache_wrapper.__code__.co_consts:
 @replaces(collections.Counter.update)
 def counter_update(self: collections.Counter, iterable: Iterable | None = None, /, **kwds: Any) -> None:
     if iterable is not None:
-        if isinstance(iterable, dict):
-            for key, n in iterable.items():
-                self[key] = self.get(key, 0) + n
-        else:
+        if not isinstance(iterable, Mapping):
             for key in iterable:
                 self[key] = self.get(key, 0) + 1
-    for key, n in kwds.items():
-        self[key] = self.get(key, 0) + n
+        elif self:
+            for key, n in iterable.items():
+                self[key] = n + self.get(key, 0)
+        else:
+            dict.update(self, iterable)
+    if kwds:
+        self.update(kwds)
 
 
 class SortKey:

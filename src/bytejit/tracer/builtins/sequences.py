@@ -57,7 +57,7 @@ def size_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             raise Break("a torch.Size of NumPy's numbers")
         if not isinstance(v, TensorVar) and t.attributes.of_class(t.type_of(v), "__index__") is None:
             raise t.raised(TypeError(f"torch.Size() takes an iterable of 'int' (item {i} is '{t.type_of(v).__name__}')"))
-    return SeqVar([Known(t.subscripts.index(v)) for v in items], torch.Size)
+    return SeqVar([v if issubclass(t.type_of(v), int) else Known(t.subscripts.index(v)) for v in items], torch.Size)
 
 
 @models(collections.deque)
@@ -302,4 +302,5 @@ def base_contains(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) ->
 
 @_reader(list.__eq__, tuple.__eq__, dict.__eq__, set.__eq__, collections.OrderedDict.__eq__)
 def base_eq(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.comparisons.compare("eq", v, base_of(args[0]))
+    found = t.comparisons.in_c("__eq__", v, base_of(args[0]))
+    return found if found is not None else t.values.constant(NotImplemented)

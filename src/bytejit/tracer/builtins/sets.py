@@ -9,13 +9,13 @@ from bytejit.tracer.core.models import MODELS
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, Known, SeqVar, SetVar, Var
-from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
+from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of, set_part, sought_key
 from bytejit.tracer.objects.set_orders import made_of, note, operand_of, order_of, plain, table_of
 
 
 def _set_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        of = t.values.real(args[0]) if args else SeqVar([], list)
+        of = set_part(t.values.real(args[0])) if args else SeqVar([], list)
         operand = operand_of(of)
         if isinstance(of, SetVar) or (isinstance(of, Known) and type(of.obj) is frozenset):
             return copied_set(t, of, cls)
@@ -40,6 +40,8 @@ def on_set(*names: str, writes: bool = False) -> Callable:
                 if hasattr(cls, name):
 
                     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+                        if kwargs:
+                            raise Break(f"{handler.__name__} of a set with arguments by name")
                         s = base_of(args[0])
                         if isinstance(s, Known):
                             s = copied_set(t, s, type(s.obj))
@@ -66,19 +68,19 @@ def set_add(t: Tracer, s: SetVar, args: list[Var]) -> None:
 
 @on_set("discard", writes=True)
 def set_discard(t: Tracer, s: SetVar, args: list[Var]) -> None:
-    s.items.pop(key_of(t, args[0], ELEMENT), None)
+    s.items.pop(sought_key(t, args[0]), None)
 
 
 @on_set("remove", writes=True)
 def set_remove(t: Tracer, s: SetVar, args: list[Var]) -> None:
-    if s.items.pop(key_of(t, args[0], ELEMENT), None) is None:
+    if s.items.pop(sought_key(t, args[0]), None) is None:
         t.subscripts.dict_item(DictVar({}), args[0])
 
 
 @on_set("__init__", writes=True)
 def set_init(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items.clear()
-    for v in t.iteration.each(args[0]) if args else ():
+    for v in t.iteration.each(set_part(args[0])) if args else ():
         s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
@@ -90,7 +92,7 @@ def set_clear(t: Tracer, s: SetVar, args: list[Var]) -> None:
 @on_set("update", writes=True)
 def set_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
     for other in args:
-        for v in t.iteration.each(other):
+        for v in t.iteration.each(set_part(other)):
             s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
@@ -123,7 +125,7 @@ def copied_set(t: Tracer, s: SetVar | Known, cls: type) -> SetVar:
 def set_union(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     out = dict(s.items)
     for other in args:
-        for key, v in elements(t, t.iteration.iterate(other)).items():
+        for key, v in elements(t, t.iteration.iterate(set_part(other))).items():
             out.setdefault(key, v)
     return SetVar(out, s.cls)
 
@@ -131,9 +133,12 @@ def set_union(t: Tracer, s: SetVar, args: list[Var]) -> Var:
 def _where(t: Tracer, s: SetVar, others: list[Var], held: bool) -> Var:
     """The elements of s that each of the others holds, or that none does."""
     out = dict(s.items)
-    for other in others:
+    for other in map(t.values.real, others):
         keys = t.subscripts.as_set(other).items
-        out = {k: v for k, v in out.items() if (k in keys) is held}
+        if held and (not isinstance(other, SetVar) or len(keys) <= len(out)):  # of equal ones, those of what is gone through
+            out = {k: v for k, v in keys.items() if k in out}
+        else:
+            out = {k: v for k, v in out.items() if (k in keys) is held}
     return SetVar(out, s.cls)
 
 
@@ -162,12 +167,14 @@ def issubset(t: Tracer, s: SetVar, args: list[Var]) -> Var:
 
 @on_set("issuperset")
 def issuperset(t: Tracer, s: SetVar, args: list[Var]) -> Var:
-    return t.values.constant(not t.iteration.until(args[0], lambda v: key_of(t, t.values.real(v), ELEMENT) not in s.items))
+    return t.values.constant(
+        not t.iteration.until(set_part(args[0]), lambda v: key_of(t, t.values.real(v), ELEMENT) not in s.items)
+    )
 
 
 @on_set("isdisjoint")
 def isdisjoint(t: Tracer, s: SetVar, args: list[Var]) -> Var:
-    return t.values.constant(not t.iteration.until(args[0], lambda v: key_of(t, t.values.real(v), ELEMENT) in s.items))
+    return t.values.constant(not t.iteration.until(set_part(args[0]), lambda v: key_of(t, t.values.real(v), ELEMENT) in s.items))
 
 
 @on_set("difference_update", writes=True)

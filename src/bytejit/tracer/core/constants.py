@@ -125,7 +125,7 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
         return var.array
     if isinstance(var, SliceVar):
         return slice(*(to_python(t, v, classes=classes) for v in var.parts))
-    if isinstance(var, InstanceVar) and isinstance(var.base, Known) and var.real is not None:
+    if isinstance(var, InstanceVar) and isinstance(var.base, Known) and var.real is not None and not has_operators(var.cls):
         return var.real
     if classes and isinstance(var, FuncVar) and var.real is not None:
         return var.real

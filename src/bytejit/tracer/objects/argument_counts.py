@@ -7,10 +7,12 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
+import torch
+
 from bytejit.common.special_cases import module_of
 from bytejit.common.text import without_records
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import Var
+from bytejit.tracer.core.values import InstanceVar, Var
 from bytejit.tracer.core.versions import MAP_IS_STRICT, REDUCE_NAMES_INITIAL
 
 MANY = 1 << 30
@@ -19,7 +21,8 @@ COUNTS: dict[Any, tuple[int, int]] = {getattr: (2, 3), next: (1, 2), iter: (1, 2
 COUNTS |= {min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}
 COUNTS |= {map: (2, MANY), filter: (2, 2), enumerate: (1, 2), reversed: (1, 1), deque: (0, 2), list: (0, 1), tuple: (0, 1)}
 COUNTS |= {set: (0, 1), frozenset: (0, 1), bool: (0, 1), float: (0, 1), slice: (1, 3), range: (1, 3), vars: (0, 1)}
-COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), types.MappingProxyType.get: (2, 3)}
+COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), torch.Size.numel: (1, 1)}
+COUNTS |= {types.MappingProxyType.get: (2, 3)}
 # names that arguments may be given by, of what does not say so itself
 PLACES: dict[Any, tuple[str, ...]] = {
     str: ("object", "encoding", "errors"),
@@ -132,6 +135,22 @@ def check_count(obj: Any, count: int, named: int) -> None:
         raise Break(f"{describe(obj)} called with {count} arguments without a name")
     if known is not None and (not known[0] <= count + named <= known[1] or count < known[2] or named and not known[3]):
         raise Break(f"{describe(obj)} called with {count} arguments and {named} by name")
+
+
+METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+CONTAINERS = frozenset((set, frozenset, dict, list, tuple))
+# the classes whose methods in C are called on instances of theirs only, and that models take for what they model of these
+RECEIVERS = CONTAINERS | {int, float, complex, bool, str, bytes, bytearray, range, slice, deque, OrderedDict, defaultdict}
+RECEIVERS |= {torch.Size}
+
+
+def check_receiver(t: Any, method: Any, args: list[Var]) -> None:
+    """A method in C is given an instance of its class that is modelled. Raises: Break, so that the original call raises."""
+    of = method.__objclass__
+    if not args or not issubclass(t.type_of(args[0]), of):
+        raise Break(f"{describe(method)} called on what is no {of.__name__}")
+    if of in CONTAINERS and isinstance(args[0], InstanceVar) and args[0].base is None:
+        raise Break(f"{of.__name__}.{method.__name__} of a {args[0].cls.__name__} that is not modelled")
 
 
 def describe(obj: Any) -> str:

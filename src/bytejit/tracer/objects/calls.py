@@ -47,12 +47,12 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.objects.pure_functions import is_pure
 
 from . import external_generators, single_dispatch
-from .argument_counts import check_count, describe, placed
+from .argument_counts import METHODS, RECEIVERS, check_count, check_receiver, describe, placed
 from .class_facts import class_lookup
+from .own_methods import is_plain_instance, plain_part, stands_for
 from .partials import called_with, parts_of
 from .reachable import surely_held
 
-CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
 MOST_ITEMS = 10_000  # of an iterator that a folded call makes
 # what keeps the repr of a dataclass, or of the library's containers, from asking itself
@@ -268,9 +268,8 @@ class Calls(Component):
             handler = None
         if handler is not None:
             args = [self.t.values.real(a) for a in args]
-            of = getattr(obj, "__objclass__", None)
-            if of in CONTAINERS and args and isinstance(args[0], InstanceVar) and args[0].base is None:
-                raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
+            if isinstance(obj, METHODS) and obj.__objclass__ in RECEIVERS:
+                check_receiver(self.t, obj, args)
             check_count(obj, len(args), len(kwargs))
             args, kwargs = placed(obj, args, kwargs)
             kwargs = {k: self.t.values.real(v) for k, v in kwargs.items()}
@@ -318,15 +317,21 @@ class Calls(Component):
                 return MODELS[unbound](self.t, list(map(self.t.values.real, args)), kwargs)
         if not is_pure(obj):
             raise Break(f"a call of {describe(obj)}")
-        args = [self.unwrap(a) for a in args]
+        args, kwargs = [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()}
         try:
-            real_args = [to_python(self.t, a, classes=True) for a in args]
-            real_kwargs = {k: to_python(self.t, self.unwrap(v), classes=True) for k, v in kwargs.items()}
+            real_args = [self.given_to_c(a) for a in args]
+            real_kwargs = {k: self.given_to_c(v) for k, v in kwargs.items()}
         except NotConstant as e:
             if any(isinstance(self.t.values.real(a), TensorVar) for a in args):
                 raise Break(f"{describe(obj)} needs a tensor's value") from None
             raise Break(f"a call of {describe(obj)} with {e}") from None
         return self.folded(obj, real_args, real_kwargs)
+
+    def given_to_c(self, v: Var) -> Any:
+        """What a folded C function is given for a value. Raises: NotConstant, Break."""
+        if is_plain_instance(v):
+            return plain_part(v)
+        return to_python(self.t, v, classes=True)
 
     def folded(self, function: Callable, args: list, kwargs: dict[str, Any]) -> Var:
         """function(*args, **kwargs) of real objects, called now: an iterator that it makes is made anew in each call.
@@ -334,6 +339,10 @@ class Calls(Component):
         try:
             result = function(*args, **kwargs)
         except Exception as e:
+            if any(map(stands_for, e.args)):
+                raise Break(f"{describe(function)} raises an error that holds its argument") from None
+            if kwargs and isinstance(function, METHODS) and isinstance(e, TypeError):  # bound, it says that in other words
+                raise Break(f"{describe(function)} refuses arguments by name") from None
             raise self.t.raised(e) from None
         if not hasattr(type(result), "__next__") or type(result) is types.GeneratorType:
             return self.model(result)
@@ -343,10 +352,6 @@ class Calls(Component):
         state: dict[str, Any] = {"seq": SeqVar([self.model(i) for i in items], list), "at": 0, "cls": type(result)}
         state["again"] = functools.partial(function, *args, **kwargs), []
         return IterVar("seq", state, self.t.limits.steps)
-
-    def unwrap(self, v: Var) -> Var:
-        v = self.t.values.real(v)
-        return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
 
     def model(self, value: Any) -> Var:
         """The Var for a new value that a folded call made."""
@@ -360,7 +365,7 @@ class Calls(Component):
             return SetVar({v: self.model(v) for v in value}, type(value))
         if isinstance(value, numpy_types.ARRAY):
             return self.t.numpy_arrays.array(value)
-        return self.t.values.constant(value)
+        return stands_for(value) or self.t.values.constant(value)
 
     # ---- classes ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
-from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import (
     FALSE,
@@ -39,8 +39,9 @@ from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
 from . import identities
-from .containers import keys_source, real_length
+from .containers import base_of, keys_source, real_length
 from .external_lists import ExternalList, is_filled
+from .own_methods import c_operator, is_number, refused
 from .plain_parts import plain_equal
 
 COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne, "gt": operator.gt, "ge": operator.ge}
@@ -81,6 +82,10 @@ class Comparisons(Component):
                 return self.t.operators.fold(COMPARISONS[name], a.obj, b.obj)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             other = b if isinstance(a, TensorVar) else a
+            if isinstance(other, InstanceVar) and issubclass(other.cls, numpy_types.SCALAR):
+                raise Break(f"a tensor compared with a {other.cls.__name__}")
+            if isinstance(a, TensorVar) and is_number(b):
+                b = other = base_of(b)
             if (
                 type(other) in (TensorVar, SymVar)
                 or isinstance(other, Known)
@@ -107,10 +112,11 @@ class Comparisons(Component):
         )
         return self.t.values.constant(name == "ne") if never else None
 
-    def _compare_containers(self, name: str, a: Var, b: Var) -> Var | None:
+    def _compare_containers(self, name: str, a: Var, b: Var, strict: bool = False) -> Var | None:
+        """A comparison of containers of one kind, None of others. strict: also where two lists of other kinds are unequal."""
         if isinstance(a, SeqVar) and isinstance(b, SeqVar):
             if not (a.cls is b.cls or issubclass(a.cls, tuple) and issubclass(b.cls, tuple)):
-                return self.t.values.constant(name == "ne") if name in ("eq", "ne") else None
+                return self.t.values.constant(name == "ne") if name in ("eq", "ne") and not strict else None
             return self._compare_sequences(name, a.items, b.items)
         if isinstance(a, DictVar) and isinstance(b, DictVar) and name in ("eq", "ne"):
             self.t.values.complete(a)
@@ -163,6 +169,9 @@ class Comparisons(Component):
         if b_cls is not a_cls and issubclass(b_cls, a_cls):
             attempts.reverse()
         for v, method, other in attempts:
+            if isinstance(other, InstanceVar) and not isinstance(v, InstanceVar) and not self._is_class(v):
+                if (result := self.in_c(method, v, base_of(other))) is not None:
+                    return result
             if isinstance(v, Known) and self._has_method(v, method):
                 result = self.t.operators.try_special(v, method, [other])
                 if result is not None:
@@ -170,12 +179,10 @@ class Comparisons(Component):
             if isinstance(v, InstanceVar):
                 own = self.t.attributes.of_class(v.cls, method)
                 if v.base is not None and own is class_attribute(_base_class(v), method):
-                    try:
-                        return self.compare(name, v.base if v is a else a, self._plain_base(other) if v is a else v.base)
-                    except Raised as e:
-                        if name in ("eq", "ne") or not issubclass(e.exc.cls, TypeError):
-                            raise
-                        continue  # the message names the classes
+                    result = self.in_c(method, v.base, base_of(other))
+                    if result is not None:
+                        return result
+                    continue
                 if own in OF_OBJECT:
                     if name == "ne" and self.t.attributes.of_class(v.cls, "__eq__") is not object.__eq__:
                         result = self.t.operators.try_special(v, "__eq__", [other])
@@ -199,13 +206,27 @@ class Comparisons(Component):
                 else self.is_same(a, b)
             )
             return self.t.values.constant(same == (name == "eq"))
+        if (worded := refused(self.t, COMPARISONS[name], a, b)) is not None:
+            raise worded
         symbol = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}[name]
         raise self.t.raised(
             TypeError(f"'{symbol}' not supported between instances of '{shown_name(a_cls)}' and '{shown_name(b_cls)}'")
         )
 
-    def _plain_base(self, v: Var) -> Var:
-        return v.base if isinstance(v, InstanceVar) and v.base is not None else v
+    def _is_class(self, v: Var) -> bool:
+        return isinstance(v, Known) and isinstance(v.obj, type)
+
+    def in_c(self, method: str, a: Var, b: Var) -> Var | None:
+        """What the comparison in C of one built-in value with another gives; None where it declines."""
+        if isinstance(b, InstanceVar) and issubclass(b.cls, (set, frozenset)) and isinstance(a, SetVar):
+            raise Break(f"a set compared with a {b.cls.__name__} that is not modelled")
+        if SymVar in (type(a), type(b)):
+            return self._compare_symbols(method.strip("_"), a, b)
+        if isinstance(a, Known) and isinstance(b, Known):
+            return c_operator(self.t, method, a, b)
+        if isinstance(a, TensorVar) or isinstance(b, TensorVar):
+            return self.compare(method.strip("_"), a, b) if isinstance(b, TensorVar) and isinstance(a, Known) else None
+        return self._compare_containers(method.strip("_"), a, b, strict=True)
 
     def is_same(self, a: Var, b: Var) -> bool:
         """a is b."""

@@ -151,6 +151,23 @@ def key_of(t: Any, var: Var, role: str = DICT_KEY) -> object:
         raise t.raised(TypeError(f"cannot use '{full_name(t.type_of(var))}' as {role} ({why})")) from None
 
 
+def set_part(v: Var) -> Var:
+    """What C code that fills a set reads of an instance of a subclass of set: its items, past its own methods."""
+    if not (isinstance(v, InstanceVar) and issubclass(v.cls, (set, frozenset))):
+        return v
+    if v.base is None:
+        raise Break(f"a set made of a {v.cls.__name__} that is not modelled")
+    return v.base
+
+
+def sought_key(t: Any, v: Var) -> object:
+    """The key of what is looked for in a set, or taken out of it: for a set that has no hash, its items decide."""
+    v = t.values.real(v)
+    if issubclass(cls := t.type_of(v), set) and class_attribute(cls, "__hash__") is None:
+        return frozenset(getattr(set_part(v), "items"))
+    return key_of(t, v, ELEMENT)
+
+
 def elements(t: Any, values: Iterable[Var]) -> dict:
     """Items of a set of these values: of equal ones the first stays."""
     out: dict = {}

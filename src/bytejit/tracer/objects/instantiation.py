@@ -9,6 +9,7 @@ from typing import Any
 
 from bytejit.common import special_cases
 from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE, IS_ABSTRACT
+from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.exceptions import exception_var
@@ -90,7 +91,7 @@ class Instantiation(Component):
             if issubclass(cls, (OSError, SyntaxError, UnicodeError)):
                 raise Break(f"making a {describe(cls)}")
             return made
-        for base in (dict, list, set, tuple, int, float, str):
+        for base in (dict, list, set, tuple, int, float, str) if not issubclass(cls, numpy_types.SCALAR) else ():
             if issubclass(cls, base) and new is class_lookup_new(base, cls):
                 return self._new_of_builtin(cls, base, args, kwargs)
         if is_pure(cls):
@@ -152,11 +153,11 @@ class Instantiation(Component):
 
     def _fold_class(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
         try:
-            real_args = [to_python(self.t, self.t.calls.unwrap(a), classes=True) for a in args]
-            real_kwargs = {k: to_python(self.t, v, classes=True) for k, v in kwargs.items()}
+            real_args = [self.t.calls.given_to_c(self.t.values.real(a)) for a in args]
+            real_kwargs = {k: self.t.calls.given_to_c(self.t.values.real(v)) for k, v in kwargs.items()}
         except NotConstant as e:
             raise Break(f"making a {describe(cls)} from {e}") from None
-        return self.t.operators.fold(lambda: cls(*real_args, **real_kwargs))
+        return self.t.calls.folded(cls, real_args, real_kwargs)
 
 
 def solid_base(cls: type) -> type:

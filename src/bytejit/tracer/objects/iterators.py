@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import shown_name
@@ -25,6 +26,7 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import NEXT
+from .own_methods import IN_C, own_method
 from .set_orders import guard_orders, made_of, order_of, table_of
 
 
@@ -39,6 +41,8 @@ def ask_length(t: Tracer, v: Var) -> None:
 def _length_by(t: Tracer, v: Var, method: str) -> bool:
     """Whether a method of the program's says how many items there may be; a TypeError in it says nothing."""
     found = class_attribute(t.type_of(v), method)
+    if method == "__len__" and isinstance(v, InstanceVar) and (isinstance(found, IN_C) or found and is_of_library(found)):
+        return True
     if not isinstance(found, types.FunctionType) or is_of_library(found):
         return False
     try:
@@ -158,7 +162,7 @@ class Iteration(Component):
             return result
         if class_lookup(v.cls, "__iter__")[0] is None:  # `__iter__ = None` in a class
             raise self.not_iterable(v)
-        if v.base is not None:
+        if v.base is not None and found is not None:
             return self.iter(v.base)
         if v.real is not None and found is not None:
             if isinstance(v.real, types.GeneratorType):
@@ -180,7 +184,9 @@ class Iteration(Component):
         cls, of_class = self.t.type_of(v), self.t.attributes.of_class
         if class_lookup(cls, "__iter__")[0] is None:
             return False
-        return of_class(cls, "__iter__") is not None or of_class(cls, "__getitem__") is not None
+        if of_class(cls, "__iter__") is not None or own_method(cls, "__getitem__"):
+            return True
+        return of_class(cls, "__getitem__") is not None and not issubclass(cls, numpy_types.SCALAR)
 
     def next(self, v: Var) -> Var | None:
         """The next item, or None at the end. Raises: Raised, Break."""
@@ -247,11 +253,15 @@ class Iteration(Component):
 
     MAX_ITEMS = 200_000
 
+    def check_unpacked(self, v: Var) -> None:
+        """Raises: Raised(TypeError) for what cannot be unpacked."""
+        if not self.has_iter(v):
+            raise self.t.raised(TypeError(f"cannot unpack non-iterable {shown_name(self.t.type_of(v))} object"))
+
     def unpack(self, v: Var, n: int) -> list[Var]:
         """n items of an iterable. Raises: Raised(ValueError) as Python words it."""
         v = self.t.values.real(v)
-        if not self.has_iter(v):
-            raise self.t.raised(TypeError(f"cannot unpack non-iterable {shown_name(self.t.type_of(v))} object"))
+        self.check_unpacked(v)
         if isinstance(v, SeqVar):
             items = v.items
         else:
@@ -285,16 +295,22 @@ class Iteration(Component):
             raise
         return (True, NONE) if item is None else (False, item)
 
-    def mapping_items(self, v: Var) -> list[tuple[Var, Var]] | None:
-        """(key, value) pairs of a mapping, None for what is none."""
+    def mapping_items(self, v: Var, ordered: bool = False) -> list[tuple[Var, Var]] | None:
+        """(key, value) pairs of a mapping, None for what is none. ordered: as an OrderedDict takes them."""
         v = self.t.values.real(v)
         if isinstance(v, DictVar):
             self.t.values.complete(v)
             return list(v.items.values())
-        if isinstance(v, InstanceVar):
-            if isinstance(v.base, DictVar) and not isinstance(self.t.attributes.of_class(v.cls, "keys"), types.FunctionType):
+        if not isinstance(v, InstanceVar) and not (isinstance(v, Known) and isinstance(v.obj, enum.Enum)):
+            return None
+        cls = self.t.type_of(v)
+        if isinstance(v, InstanceVar) and isinstance(v.base, DictVar):
+            by_keys = ordered or issubclass(cls, collections.OrderedDict)
+            if not any(own_method(cls, name) for name in (("keys", "__getitem__") if by_keys else ("__iter__",))):
                 return self.mapping_items(v.base)
-            if self.t.attributes.of_class(v.cls, "keys") is not None:
-                keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
-                return [(self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys]
+        if self.t.attributes.of_class(cls, "keys") is not None:
+            keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
+            return [(self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys]
+        if ordered and self.t.attributes.of_class(cls, "items") is not None:
+            raise Break("an OrderedDict made of an object with a method `items`")
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import operator
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,11 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.core.constants import NotConstant, is_constant, is_own_class, to_python
+from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import SIGNALS, Break
-from bytejit.tracer.core.texts import TextVar, text_of
+from bytejit.tracer.core.texts import CONVERSION, TextVar, text_of
 from bytejit.tracer.core.values import (
     DeferredVar,
     DictVar,
@@ -24,6 +23,7 @@ from bytejit.tracer.core.values import (
     InstanceVar,
     Known,
     MethodVar,
+    ProxyVar,
     SeqVar,
     SetVar,
     SymVar,
@@ -37,6 +37,7 @@ from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup
 from .containers import base_of
+from .own_methods import NUMBERS, OF_MAPPINGS, OF_NUMBERS, answers, c_operator, is_number, is_sequence, own_method, refused
 from .plain_parts import Said, plain_binary
 from .set_orders import changed_in_place
 
@@ -124,10 +125,14 @@ class Operators(Component):
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
         if name == "mod" and type(a) is Known and type(a.obj) in (str, bytes):  # takes any object on its right
-            return self.format_percent(a, b)
+            if not (issubclass(self.t.type_of(b), type(a.obj)) and answers(b, ("__rmod__",))):
+                return self.format_percent(a, b)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
-            if not self.overloads(a) and not self.overloads(b):
+            if not self.overloads(a, f"__{name}__") and not (self.overloads(b) and not is_number(b)):
                 return self.tensor_binary(name, a, b, in_place)
+        own = answers(a, (f"__i{name}__", f"__{name}__", f"__r{name}__")) or answers(b, (f"__{name}__", f"__r{name}__"))
+        if own and not isinstance(a, DictView) and not isinstance(b, DictView):
+            return self._binary_special(name, a, b, in_place)
         made = self._binary_containers(name, a, b, in_place)
         return made if made is not None else self._binary_special(name, a, b, in_place)
 
@@ -140,9 +145,11 @@ class Operators(Component):
             return text_of(operator.mod, [a, row]) or call_anew(self.t, operator.mod, [a, row])
         return None
 
-    def overloads(self, v: Var) -> bool:
+    def overloads(self, v: Var, *methods: str) -> bool:
         """Whether a modelled instance brings its own operator."""
-        return isinstance(v, InstanceVar) and v.base is None
+        if isinstance(v, InstanceVar) and issubclass(v.cls, numpy_types.SCALAR):
+            raise Break("an instance of a subclass of a NumPy scalar combined with a tensor")
+        return isinstance(v, InstanceVar) and (v.base is None or not is_number(v) or answers(v, methods))
 
     def tensor_binary(self, name: str, a: Var, b: Var, in_place: bool) -> Var:
         """An operator with a tensor on either side; `0 += tensor` makes a new tensor."""
@@ -187,7 +194,8 @@ class Operators(Component):
                 self.t.calls.call_python(dict.update, [target, b])
                 return target
             copied = a.cls.copy if a.cls in (collections.OrderedDict, collections.defaultdict) else dict.copy
-            made = a if in_place else self.t.calls.call_python(copied, [a])
+            given = a.owner if isinstance(a, ProxyVar) else a
+            made = a if in_place else self.t.calls.call_python(copied, [given])
             self.t.calls.call_python(dict.update, [made, b])
             return made
         return None
@@ -229,22 +237,19 @@ class Operators(Component):
         try:
             return self.fold(operator.mod, a.obj, to_python(self.t, b))
         except NotConstant:
-            parts = b.items if isinstance(b, SeqVar) and issubclass(b.cls, tuple) else [b]
-            values = [base_of(self.t.values.real(p)) for p in parts]
-            if all(map(self._is_plain, values)) and not any(self._has_text(self.t.values.real(p)) for p in parts):
-                return self.fold(operator.mod, a.obj, tuple(to_python(self.t, v) for v in values))
-            texts = [to_python(self.t, p) if self._is_plain(p) else Said.of(self.t, self.t.values.real(p)) for p in parts]
-            try:
-                return self.t.values.constant(a.obj % tuple(texts))
-            except (TypeError, ValueError):  # %d and the like of objects
-                raise Break("formatting an object with % as a number") from None
-
-    def _has_text(self, v: Var) -> bool:
-        """Whether the program says how an instance is shown."""
-        return (isinstance(v, InstanceVar) or type(v) is Known and is_own_class(v.obj)) and any(
-            isinstance(self.t.attributes.of_class(self.t.type_of(v), name), types.FunctionType)
-            for name in ("__str__", "__repr__")
-        )
+            pass
+        row = b.base if isinstance(b, InstanceVar) and isinstance(b.base, SeqVar) and b.base.cls is tuple else b
+        parts = list(map(self.t.values.real, row.items if isinstance(row, SeqVar) and issubclass(row.cls, tuple) else [b]))
+        kinds = [kind for kind in CONVERSION.findall(str(a.obj)) if kind != "%"]
+        if any(kind not in "sra" and answers(part, OF_NUMBERS) for kind, part in zip(kinds, parts)):
+            raise Break("formatting an object with % as a number")
+        if isinstance(row, (InstanceVar, DictVar)) and ("%(" in str(a.obj) or len(kinds) != 1):
+            raise Break("formatting a mapping with %")
+        texts = [to_python(self.t, p) if self._is_plain(p) else Said.of(self.t, p) for p in parts]
+        try:
+            return self.t.values.constant(a.obj % tuple(texts))
+        except (TypeError, ValueError):  # %d and the like of objects
+            raise Break("formatting an object with % as a number") from None
 
     def _is_plain(self, v: Var) -> bool:
         try:
@@ -266,14 +271,23 @@ class Operators(Component):
                 attempts.reverse()
         if a_cls is b_cls:
             attempts = attempts[:1]
-        if in_place:
-            attempts.insert(0, (a, f"__i{name}__", b))
+        numeric = (f"__{name}__", f"__r{name}__")
+        if in_place:  # in C a sequence is asked after what numbers have for it
+            late = name in ("add", "mul") and (isinstance(a, SeqVar) or is_sequence(a)) and not own_method(a_cls, f"__i{name}__")
+            attempts.insert(len(attempts) if late else 0, (a, f"__i{name}__", b))
         for v, method, other in attempts:
+            if method == numeric[0] and isinstance(b, InstanceVar) and not isinstance(a, InstanceVar):
+                if (result := self._in_c(name, method, a, b)) is not None:
+                    return result
+            if name in ("add", "mul") and is_sequence(v) and method in numeric and not answers(v, numeric):
+                continue
             if isinstance(v, (InstanceVar, SeqVar, DictVar, SetVar)) or (isinstance(v, Known) and isinstance(v.obj, type)):
                 result = self.try_special(v, method, [other])
                 if result is not None:
                     return result
         found = plain_binary(self.t, name, a, b, in_place, tried=True)
+        if found is None and name == "mul":
+            found = self._repeated(a, b, in_place)
         if found is not None:
             return found
         try:
@@ -281,6 +295,9 @@ class Operators(Component):
         except NotConstant:
             if isinstance(a, TensorVar) or isinstance(b, TensorVar):
                 return self.tensor_binary(name, a, b, in_place)
+            worded = refused(self.t, (IN_PLACE if in_place else FUNCTIONS)[name], a, b)
+            if worded is not None:
+                raise worded from None
             symbol = SYMBOL[name] + ("=" if in_place else "")
             if name == "pow" and in_place:
                 symbol = "**="
@@ -288,6 +305,30 @@ class Operators(Component):
                 TypeError(f"unsupported operand type(s) for {symbol}: '{shown_name(a_cls)}' and '{shown_name(b_cls)}'")
             ) from None
         return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], left, right)
+
+    def _repeated(self, a: Var, b: Var, in_place: bool) -> Var | None:
+        """A sequence repeated as often as an object says by its `__index__`; None for other values."""
+        for seq, n in ((base_of(a), b), (base_of(b), a)):
+            text = isinstance(seq, Known) and isinstance(seq.obj, (str, bytes))
+            if (isinstance(seq, SeqVar) or text) and answers(n, ("__index__",)):
+                return self.binary("mul", seq, Known(self.t.subscripts.index(n)), in_place and seq is a)
+        return None
+
+    def _in_c(self, name: str, method: str, a: Var, b: InstanceVar) -> Var | None:
+        """What the operator of a built-in value makes of an instance on its right; None where it declines. Sequences are asked
+        last: what they have is no operator for numbers."""
+        if isinstance(a, (SetVar, DictVar)) or type(a) is Known and type(a.obj) is frozenset:
+            kinds = (dict,) if isinstance(a, DictVar) else (set, frozenset)
+            if class_lookup(self.t.type_of(a), method)[0] is MISSING or not issubclass(b.cls, kinds):
+                return None
+            if b.base is None or isinstance(a, DictVar) and answers(b, OF_MAPPINGS):
+                raise Break(f"an operator of a {self.t.type_of(a).__name__} and a {b.cls.__name__}, which is read by its methods")
+            return self.binary(name, a, b.base)
+        right = b.base
+        if type(a) is SymVar and isinstance(right, Known):
+            return self.t.numbers.on_numbers(FUNCTIONS[name], a, right)
+        numbers = isinstance(a, Known) and isinstance(a.obj, NUMBERS)
+        return c_operator(self.t, method, a, right) if numbers and right is not None else None
 
     def try_special(self, v: Var, method: str, args: list[Var]) -> Var | None:
         """Call a special method; None when there is none or it returns NotImplemented."""

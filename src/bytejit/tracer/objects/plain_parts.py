@@ -11,6 +11,7 @@ from bytejit.tracer.core.values import DictVar, InstanceVar, Known, SeqVar, SetV
 
 from .class_facts import MISSING, class_lookup
 from .containers import base_of
+from .own_methods import OF_MAPPINGS, answers
 
 MUTABLE = (SeqVar, DictVar, SetVar)
 
@@ -52,7 +53,9 @@ def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bo
     left, right = base_of(a), base_of(b)
     if left is a and right is b or any(isinstance(v, InstanceVar) for v in (left, right)):
         return None
-    if in_place and left is not a and isinstance(left, MUTABLE) and left.cls is not tuple:
+    if in_place and isinstance(left, (SeqVar, DictVar) if left is a else MUTABLE) and getattr(left, "cls") is not tuple:
+        return None
+    if isinstance(right, DictVar) and answers(b, OF_MAPPINGS):  # C asks it for its entries
         return None
     if any(isinstance(v, (SeqVar, DictVar)) and v.cls in OF_OWN_KIND for v in (left, right)):
         return None
@@ -64,7 +67,7 @@ def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bo
     ):
         return None
     try:
-        return t.operators.binary(name, left, right)
+        return t.operators.binary(name, left, right, in_place and left is a)
     except Raised as e:
         if issubclass(e.exc.cls, TypeError):  # its words name the classes
             return None

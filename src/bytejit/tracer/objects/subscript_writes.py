@@ -8,12 +8,14 @@ import types
 
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import ArrayVar
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, SliceVar, TensorVar, Var
 
 from .containers import key_of, runs_code
 from .external_lists import ExternalList
 from .finalizers import check_replaced
 from .open_writes import ExternalDict
+from .own_methods import refused
 
 
 class SubscriptWrites(Component):
@@ -73,6 +75,9 @@ class SubscriptWrites(Component):
             self.dict_del(container, real_key)
         elif isinstance(container, InstanceVar):
             own = self.t.attributes.of_class(container.cls, "__delitem__")
+            if own is None:
+                refusal = refused(self.t, operator.delitem, container, key)
+                raise refusal or Break(f"deleting an item of a {container.cls.__name__}")
             if not isinstance(own, types.FunctionType) and container.base is not None:
                 self.delitem(container.base, key)
             else:

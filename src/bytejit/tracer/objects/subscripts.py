@@ -40,9 +40,10 @@ from bytejit.tracer.sizes.called_anew import call_anew
 
 from .changing_keys import lacks, picked
 from .class_facts import class_attribute, class_lookup
-from .containers import ELEMENT, elements, key_of, keys_source, real_length
+from .containers import elements, key_of, keys_source, real_length, set_part, sought_key
 from .external_lists import ExternalList, added
 from .open_writes import ExternalDict
+from .own_methods import OF_SEQUENCES, answers, refused
 
 
 class Subscripts(Component):
@@ -62,7 +63,9 @@ class Subscripts(Component):
             raise Break("a tensor's value used as an index")
         if isinstance(v, InstanceVar):
             said = v.base
-            if not isinstance(said, Known):
+            if not (isinstance(said, Known) and isinstance(said.obj, int)):
+                if not self.is_index(v):
+                    raise self.t.raised(TypeError(f"'{v.cls.__name__}' object cannot be interpreted as an integer"))
                 said = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {}))
                 if not issubclass(self.t.type_of(said), int):
                     raise self.t.raised(TypeError(f"__index__ returned non-int (type {self.t.type_of(said).__name__})"))
@@ -117,16 +120,20 @@ class Subscripts(Component):
             found = self.t.attributes.of_class(container.cls, "__getitem__")
             if isinstance(found, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(container, "__getitem__"), [key], {})
-            if container.base is not None:
+            if container.base is not None and found is not None:
                 return self.getitem_of_base(container, key)
             if found is not None:
                 raise Break(f"indexing a {container.cls.__name__}, a C object")
+            if worded := refused(self.t, operator.getitem, container, key):
+                raise worded
         raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object is not subscriptable"))
 
     def plain_index(self, key: Var) -> Var:
         """A tensor's index with what __index__ says in place of the instances that have one, and tensors in place of arrays."""
         if isinstance(key, ArrayVar):
             return self.t.numpy_arrays.as_index(key)
+        if answers(key, OF_SEQUENCES) and issubclass(self.t.type_of(key), tuple):
+            raise Break(f"a tensor indexed by a {self.t.type_of(key).__name__}, which is a sequence of its own kind")
         if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
             if self.t.attributes.of_class(key.cls, "__getitem__") is not None:
                 raise Break(f"a tensor indexed by a {key.cls.__name__}, which torch may take for a sequence")
@@ -225,7 +232,7 @@ class Subscripts(Component):
                 return False
             return self.t.values.lookup(container, key_of(self.t, item)) is not None
         if isinstance(container, SetVar):
-            return key_of(self.t, item, ELEMENT) in container.items
+            return sought_key(self.t, item) in container.items
         if isinstance(container, DictView) and container.kind == "keys":
             return self.contains(container.owner, item)
         if isinstance(container, ArrayVar):
@@ -247,8 +254,10 @@ class Subscripts(Component):
                 )
             if class_lookup(container.cls, "__contains__")[0] is None:  # `__contains__ = None` in a class
                 raise self.t.raised(TypeError(f"'{container.cls.__name__}' object is not a container"))
-            if container.base is not None:
+            if container.base is not None and found is not None:
                 return self.contains(container.base, item)
+            if found is not None:
+                raise Break(f"`in` on a {container.cls.__name__}, a C object")
         if isinstance(container, Known) and isinstance(container.obj, type):
             found = self.t.attributes.find_special(container, "__contains__")
             if found is not None and not is_of_library(class_attribute(type(container.obj), "__contains__")):
@@ -303,7 +312,7 @@ class Subscripts(Component):
         if isinstance(v, InstanceVar):
             if isinstance(self.t.attributes.of_class(v.cls, "__len__"), types.FunctionType):
                 return self.as_length(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
-            if v.base is not None:
+            if v.base is not None and self.t.attributes.of_class(v.cls, "__len__") is not None:
                 return self.length(v.base)
             if self.t.attributes.of_class(v.cls, "__len__") is not None:
                 raise Break(f"the length of a {v.cls.__name__}, a C object")
@@ -312,6 +321,7 @@ class Subscripts(Component):
         raise self.t.raised(TypeError(f"object of type '{self.t.type_of(v).__name__}' has no len()"))
 
     def as_set(self, v: Var) -> SetVar:
+        v = set_part(v)
         if isinstance(v, SetVar):
             return v
         return SetVar(elements(self.t, self.t.iteration.iterate(v)))

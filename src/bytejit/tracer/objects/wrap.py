@@ -192,7 +192,7 @@ class Wrapping(Component):
         ):
             return None
         found = next((NAMESPACE(c)[name] for c in MRO(type(owner)) if type(NAMESPACE(c).get(name)) in UNBOUND), None)
-        if found is None or found.__get__(owner) != obj:
+        if found is None or found.__get__(owner, type(owner)) != obj:
             return None
         for kind, of, value in (
             ("TYPE_IS", source, type(obj)),
@@ -278,7 +278,7 @@ class Wrapping(Component):
         elif issubclass(cls, tuple):
             self._guard_length(obj, source, tuple)
             base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
-        elif issubclass(cls, (int, float, str, bytes, complex)):
+        elif issubclass(cls, (int, float, str, bytes, complex)) and not issubclass(cls, numpy_types.SCALAR):
             plain = next(c for c in (int, float, str, bytes, complex) if issubclass(cls, c))
             value = PLAIN_VALUE[plain](obj)
             self.t.guard("EQUALS_AS", source, (plain, value))

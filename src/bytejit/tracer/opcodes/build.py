@@ -14,7 +14,7 @@ from bytejit.tracer.core.texts import joined, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
-from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
+from bytejit.tracer.objects.containers import ELEMENT, elements, key_of, set_part
 from bytejit.tracer.objects.set_orders import note, operand_of, plain
 
 from .call import as_tuple, shown
@@ -96,7 +96,7 @@ def list_extend(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("SET_UPDATE")
 def set_update(t: Tracer, f: Frame, ins: Ins) -> None:
     values = t.pop(f)
-    items, target = t.iteration.iterate(values), set_of(t, f, ins)
+    items, target = t.iteration.iterate(set_part(values)), set_of(t, f, ins)
     before = list(target.items)
     for v in items:
         target.items.setdefault(key_of(t, t.values.real(v), ELEMENT), v)
@@ -106,9 +106,11 @@ def set_update(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("DICT_UPDATE")
 def dict_update(t: Tracer, f: Frame, ins: Ins) -> None:
     other = t.pop(f)
-    if t.iteration.mapping_items(other) is None:
+    if (pairs := t.iteration.mapping_items(other)) is None:
         raise Raised(exception_var(TypeError(f"'{t.type_of(other).__name__}' object is not a mapping")))
-    t.calls.call_python(dict.update, [target_of(t, f, ins), other])
+    target = target_of(t, f, ins)
+    for key, value in pairs:
+        t.subscript_writes.dict_set(target, key, value)
 
 
 @handles("DICT_MERGE")
@@ -159,7 +161,9 @@ def unpack_sequence(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("UNPACK_EX")
 def unpack_ex(t: Tracer, f: Frame, ins: Ins) -> None:
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    items = t.iteration.rest(t.pop(f), before)
+    given = t.pop(f)
+    t.iteration.check_unpacked(given)
+    items = t.iteration.rest(given, before)
     if len(items) < before + after:
         if after:
             message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -27,6 +27,7 @@ from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
+from bytejit.tracer.objects.own_methods import OF_NUMBERS, OF_SEQUENCES, answers
 from bytejit.tracer.sizes.numbers import numbers_in
 from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
 from bytejit.tracer.sizes.unit_strides import READERS
@@ -341,6 +342,9 @@ class Tensors(Component):
             self.t.values.complete(v)
             return {self.t.const(k): self.to_node_arg(e) for k, e in v.items.values()}
         if isinstance(v, InstanceVar) and v.base is not None and not isinstance(v.base, DictVar):
+            # torch may ask it, or not: that differs between operations
+            if answers(v, ("__getitem__",) if isinstance(v.base, Known) else (*OF_SEQUENCES, *OF_NUMBERS)):
+                raise Break(f"a {v.cls.__name__}, a sequence of its own kind, given to an operation")
             return self.to_node_arg(v.base)
         return to_python(self.t, v)
 
