@@ -209,8 +209,9 @@ class Operators(Component):
                 return None
             if isinstance(other, (InstanceVar, TensorVar)):  # may have an operator of its own
                 raise Break("a view of a dict combined with an instance")
-        operands: list[Var] = [self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)]
-        result = expect(self.t.calls.call_python(getattr(set, SET_OPERATIONS[name]), operands), SetVar)
+        left, right = self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)
+        method = getattr(left.cls, SET_OPERATIONS[name])
+        result = expect(self.t.calls.call_python(method, [left, right]), SetVar)
         if in_place and isinstance(a, SetVar) and a.cls is set and isinstance(b, SetVar):
             self.t.touch(a)
             a.table = changed_in_place(a, SET_OPERATIONS[name], b)
