@@ -157,3 +157,49 @@ def test_methods_of_built_in_types(cls: type) -> None:
         exec(compile(f"def program(x):\n    r = []\n    y = x + 1\n{lines}    return r, y", "<methods>", "exec"), space)
         want, got = (f(torch.ones(2))[0] for f in (space["program"], targets.compiled(space["program"], targets.Counter())))
         assert list(map(repr, want)) == list(map(repr, got)), f"{name}.{method}: {got}, {want} in eager"
+
+
+class EqualText(str):
+    """Compared by code of its own, hashed as text is."""
+
+    def __eq__(self, other):
+        LOG.append("__eq__")
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+class HashedRow(tuple):
+    """Hashed by code of its own, compared as tuples are."""
+
+    def __hash__(self):
+        LOG.append("__hash__")
+        return 9
+
+
+KEYS = (
+    "len({a: 1, b: 2, a: 3})",
+    "a in {b}, {a} & {b} == {a}, len({a} | {b})",
+    "{(a, 1): 2}.get((b, 1))",
+    "[d.update({a: 1}), len(d), {**d}.get(b)]",
+    "[d.pop(a), len(d)]",
+    "collections.Counter([a, b, a])[a]",
+)
+
+
+@pytest.mark.parametrize("cls", [EqualText, HashedRow])
+def test_keys(cls: type) -> None:
+    """Keys whose comparison, or hash, is code of the program with effects: in dicts from outside and made inside"""
+    for use in KEYS:
+        targets.reset()
+        space = dict(globals())
+        exec(compile(f"def program(x, a, b, d):\n    y = x + 1\n    return ({use}), y * 2", "<keys>", "exec"), space)
+        found = []
+        for f in (space["program"], targets.compiled(space["program"], targets.Counter())):
+            for n in range(2):
+                a, b = cls("ab"), cls("ab")
+                d = {a: 1, "z": 2}
+                LOG.clear()
+                result, _ = f(torch.ones(2) + n, a, b, d)
+                found.append((repr(result), list(LOG)))
+        assert found[:2] == found[2:], f"{use} with a {cls.__name__}"

@@ -67,12 +67,12 @@ def write_dict(out: Statements, v: DictVar) -> list[str]:
     kind = dict_kind(v)
     setter, deleter, clear = (out.bind(getattr(kind, n)) for n in ("__setitem__", "__delitem__", "clear"))
     entries = [(out.value(k), out.value(x), key, x) for key, (k, x) in v.items.items()]
-    now, gone = [*map(real_key, v.items)], {real_key(k): None for k in v.deleted}
-    kept = {k: None for k in real if k not in gone}
-    natural = [*kept, *(k for k in now if k not in kept)]
-    if v.complete and not _same_keys(now, natural):
-        anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
-        return [f"{clear}({target})", *anew, *attributes(out, target, v)]
+    gone = {real_key(k): None for k in v.deleted}
+    if v.complete:  # else nothing has looked at all of its keys, which may be hashed by code of the program
+        now, kept = [*map(real_key, v.items)], {k: None for k in real if k not in gone}
+        if not _same_keys(now, [*kept, *(k for k in now if k not in kept)]):
+            anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
+            return [f"{clear}({target})", *anew, *attributes(out, target, v)]
     lines = [f"{deleter}({target}, {out.value(out.t.values.constant(k))})" for k in gone if k in real]
     for k, x, key, var in entries:
         if real_key(key) in gone or not is_unchanged(v, key, var):

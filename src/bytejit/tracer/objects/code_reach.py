@@ -98,14 +98,16 @@ def may_write(functions: list[types.FunctionType]) -> bool:
 
 
 def hash_has_effects(key: Any, depth: int = 3) -> bool:
-    """Whether hashing an object, or a part of it, writes anything, by the code of its `__hash__`: tracer and guards look keys
-    up more often than the program does."""
-    if issubclass(type(key), tuple):
-        return any(hash_has_effects(part) for part in tuple.__iter__(key))
-    if not isinstance(class_attribute(type(key), "__hash__"), types.FunctionType) or depth == 0:
+    """Whether hashing or comparing an object, or a part of it, writes anything, by the code of its methods: tracer and guards
+    look keys up more often than the program does."""
+    if issubclass(type(key), tuple) and any(hash_has_effects(part) for part in tuple.__iter__(key)):
+        return True
+    methods = [n for n in ("__hash__", "__eq__") if isinstance(class_attribute(type(key), n), types.FunctionType)]
+    if not methods or depth == 0 or class_attribute(type(key), "__hash__") is object.__hash__:
         return False
     parts = {} if issubclass(type(key), (torch.Tensor, torch.nn.Module)) else own_attributes(key)
-    return may_write(method_and_callees(type(key), "__hash__")) or any(hash_has_effects(v, depth - 1) for v in parts.values())
+    functions = [f for name in methods for f in method_and_callees(type(key), name)]
+    return may_write(functions) or any(hash_has_effects(v, depth - 1) for v in parts.values())
 
 
 def is_plain(obj: Any) -> bool:

@@ -91,6 +91,8 @@ class ByHash:
 
     def _traced_hash(self) -> int:
         t, before = self.t, self.t.effects.mutations
+        if not isinstance(class_attribute(self.var.cls, "__hash__"), types.FunctionType):
+            return hash(plain_key(t, base_of(self.var)))
         found = own_hash(t, self.var)
         if t.effects.mutations != before:  # a container that leaves is made anew, and hashes its keys once more
             raise Break(f"a __hash__ that has effects ({self.var.cls.__name__})")
@@ -100,19 +102,32 @@ class ByHash:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, ByIdentity | ByHash):
-            return self.t.comparisons.equal(self.var, other.var)
-        return self.t.comparisons.equal(self.var, self.t.values.constant(other))
+        before = self.t.effects.mutations
+        found = self.t.comparisons.equal(
+            self.var, other.var if isinstance(other, ByIdentity | ByHash) else self.t.values.constant(other)
+        )
+        if self.t.effects.mutations != before:  # a container that leaves is made anew, and compares its keys once more
+            raise Break(f"an __eq__ that has effects ({self.var.cls.__name__})")
+        return found
+
+
+def is_own_key(cls: type) -> bool:
+    """Whether a key of this class is hashed, or compared with others, by code of the program."""
+    if isinstance(hashed := class_attribute(cls, "__hash__"), types.FunctionType):
+        return True
+    return hashed not in (None, object.__hash__) and isinstance(class_attribute(cls, "__eq__"), types.FunctionType)
 
 
 def compares_itself(v: Var) -> bool:
-    """Whether a value is an instance of a class with a `__hash__` written in Python."""
-    return isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType)
+    """Whether a value is an instance of a class with a `__hash__` or an `__eq__` written in Python."""
+    return isinstance(v, InstanceVar) and is_own_key(v.cls)
 
 
 def model_key(t: Any, key: object) -> object:
     """The key in a modelled dict for a key of a real one. Python must never compare an instance with a `ByHash`."""
-    if not isinstance(class_attribute(type(key), "__hash__"), types.FunctionType):
+    if type(key) in PLAIN_KEYS:
+        return key
+    if not is_own_key(type(key)):
         return tuple(model_key(t, part) for part in tuple.__iter__(key)) if isinstance(key, tuple) else key
     v = t.values.constant(key)
     return ByHash(t, v, hash(key)) if compares_itself(v) else key
@@ -132,6 +147,7 @@ def runs_code(key: object) -> bool:
     return isinstance(key, ByHash) or isinstance(key, tuple) and any(map(runs_code, key))
 
 
+PLAIN_KEYS = (str, int)
 DICT_KEY, ELEMENT = "a dict key", "a set element"
 
 
@@ -217,7 +233,7 @@ def plain_key(t: Any, var: Var) -> object:
         cls_hash = class_attribute(var.cls, "__hash__")
         if cls_hash is None:
             raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
-        if isinstance(var.base, Known) and not isinstance(cls_hash, types.FunctionType):
+        if isinstance(var.base, Known) and not is_own_key(var.cls):
             return plain_key(t, var.base)
         if var.real is not None and cls_hash is object.__hash__:
             keyed(t, var)
