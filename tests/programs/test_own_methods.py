@@ -43,14 +43,17 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     "__len__": ("5", ("len(v)", "bool(v)", "x * len(v)", "[*v]")),
     "__iter__": ("iter([8, 9])", ("list(v)", "{*v}", "set(v)", "9 in v", "max(v)", "{1} | v", "dict.fromkeys(v)", "star(*v)")),
     "__contains__": ("True", ("9 in v", "operator.contains(v, 0)")),
-    "__getitem__": ("44 if a[0] < 3 else LOG[99]", ("v[0]", "next(iter(v))", "torch.tensor(v)", "{**v}", "'%s' % v", "9 in v")),
+    "__getitem__": (
+        "44 if a[0] < 3 else LOG[99]",
+        ("v[0]", "next(iter(v))", "torch.tensor(v)", "{**v}", "'%s' % v", "9 in v", "matched(v)"),
+    ),
     "__eq__": ("0", ("v == 3", "3 == v", "x == v", "v in [3, v]", "(3,) == (v,)", "[3, 2.5, v].count(v)", "{v: 1}")),
     "__lt__": ("2", ("v < 3", "3 > v", "2.5 > v", "x > v", "sorted([v, v])", "torch.where(x > v, x, 0)", "min(v, v)")),
     "__hash__": ("77", ("hash(v)", "{v: 1} and 0", "v in {3, 2.5}", "hash((v,))", "len({v, 3})")),
     "__str__": ("'S!'", ("str(v)", "f'{v}'", "'%s' % (v,)", "'{:>4}'.format(v)", "print(v)", "', '.join([v])")),
     "__repr__": ("'R!'", ("repr(v)", "f'{v}'", "repr([v, {1: v}])", "'%r' % (v,)", "super(C, v).__repr__() and 0")),
     "__format__": ("'F!' + a[0]", ("f'{v:>4}'", "'{}'.format(v)", "format(v)")),
-    "__add__": ("100", ("v + 2", "v + x", "x + v", "sum([v, 1])", "[3] + v", "grown([3], v)")),
+    "__add__": ("100", ("v + 2", "v + x", "x + v", "sum([v, 1])", "[3] + v", "grown([3], v)", "grown(v, [2])")),
     "__radd__": ("200", ("2 + v", "2.5 + v", "x + v", "[3] + v", "grown([3], v)", "sum([v], 0.5)", "v + 1")),
     "__rmul__": ("202", ("2 * v", "2.5 * v", "x * v", "(1,) * v", "math.prod([v, 2])")),
     "__ror__": ("208", ("{3} | v", "{3: 4} | v", "grown({3}, v)", "{1: 2}.keys() | v")),
@@ -65,11 +68,17 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
 def grown(left, right):
     """Whether an operator in place goes on with the same object, and what it gives."""
     was = left
-    if type(left) is list:
+    if isinstance(left, list):
         left += right
     else:
         left |= right
     return left is was, left, was
+
+
+def matched(v):
+    match v:
+        case {1: found}:
+            return found
 
 
 def merged(v):

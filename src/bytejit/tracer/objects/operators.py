@@ -131,6 +131,7 @@ class Operators(Component):
             if not self.overloads(a, f"__{name}__") and not (self.overloads(b) and not is_number(b)):
                 return self.tensor_binary(name, a, b, in_place)
         own = answers(a, (f"__i{name}__", f"__{name}__", f"__r{name}__")) or answers(b, (f"__{name}__", f"__r{name}__"))
+        own = own or any(isinstance(v, InstanceVar) and issubclass(v.cls, numpy_types.SCALAR) for v in (a, b))
         if own and not isinstance(a, DictView) and not isinstance(b, DictView):
             return self._binary_special(name, a, b, in_place)
         made = self._binary_containers(name, a, b, in_place)
@@ -274,10 +275,11 @@ class Operators(Component):
             attempts = attempts[:1]
         numeric = (f"__{name}__", f"__r{name}__")
         if in_place:  # in C a sequence is asked after what numbers have for it
-            late = name in ("add", "mul") and (isinstance(a, SeqVar) or is_sequence(a)) and not own_method(a_cls, f"__i{name}__")
+            late = name in ("add", "mul") and (isinstance(a, SeqVar) or name == "mul" and is_sequence(a))
+            late = late and not own_method(a_cls, f"__i{name}__")
             attempts.insert(len(attempts) if late else 0, (a, f"__i{name}__", b))
         for v, method, other in attempts:
-            if method == numeric[0] and isinstance(b, InstanceVar) and not isinstance(a, InstanceVar):
+            if v is a and method != numeric[1] and isinstance(b, InstanceVar) and not isinstance(a, InstanceVar):
                 if (result := self._in_c(name, method, a, b)) is not None:
                     return result
             if name in ("add", "mul") and is_sequence(v) and method in numeric and not answers(v, numeric):
@@ -318,13 +320,15 @@ class Operators(Component):
     def _in_c(self, name: str, method: str, a: Var, b: InstanceVar) -> Var | None:
         """What the operator of a built-in value makes of an instance on its right; None where it declines. Sequences are asked
         last: what they have is no operator for numbers."""
+        if isinstance(a, DictVar) and method == "__ior__":
+            return None  # it takes any mapping
         if isinstance(a, (SetVar, DictVar)) or type(a) is Known and type(a.obj) is frozenset:
             kinds = (dict,) if isinstance(a, DictVar) else (set, frozenset)
             if class_lookup(self.t.type_of(a), method)[0] is MISSING or not issubclass(b.cls, kinds):
                 return None
             if b.base is None or isinstance(a, DictVar) and answers(b, OF_MAPPINGS):
                 raise Break(f"an operator of a {self.t.type_of(a).__name__} and a {b.cls.__name__}, which is read by its methods")
-            return self.binary(name, a, b.base)
+            return self.binary(name, a, b.base, method == f"__i{name}__")
         right = b.base
         if type(a) is SymVar and isinstance(right, Known):
             return self.t.numbers.on_numbers(FUNCTIONS[name], a, right)

@@ -11,7 +11,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
-from bytejit.tracer.core.descriptions import OF_OWN_KIND
+from bytejit.tracer.core.constants import is_constant
+from bytejit.tracer.core.descriptions import OF_OWN_KIND, words
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, SeqVar, SetVar, Var, is_object
@@ -105,7 +106,7 @@ def _sample(t: Tracer, v: Var) -> Any:
         return stand_in(v, next(c for c in v.cls.__mro__ if c in EMPTY))
     if isinstance(v, (SeqVar, DictVar, SetVar)) and v.cls in EMPTY:
         return v.cls()
-    if type(v) is Known and type(v.obj) in (*PLAIN, bool, type(None)):
+    if type(v) is Known and is_constant(v.obj):
         return v.obj
     raise KeyError(v)
 
@@ -114,7 +115,8 @@ EMPTY = frozenset((list, tuple, dict, set, frozenset, object, *PLAIN, *OF_OWN_KI
 
 
 def refused(t: Tracer, function: Callable, *args: Var) -> Raised | None:
-    """The error of a call that takes no values of these types, in Python's words. None where samples of them do not raise it."""
+    """The error of a call that takes no values of these types, in Python's words. None where there are no samples of them.
+    Raises: Break where the samples do not raise it."""
     try:
         given = [_sample(t, a) for a in args]
     except KeyError:
@@ -124,8 +126,8 @@ def refused(t: Tracer, function: Callable, *args: Var) -> Raised | None:
     except TypeError as e:
         return t.raised(e)
     except Exception:
-        return None
-    return None
+        pass
+    raise Break(f"an operation on {words(args[0])} and {words(args[-1])} that is not modelled")
 
 
 def c_operator(t: Tracer, method: str, left: Var, right: Var) -> Var | None:

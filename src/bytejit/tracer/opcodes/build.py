@@ -12,7 +12,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.texts import joined, text_of
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar, Var
+from bytejit.tracer.core.values import NONE, NULL, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of, set_part
 from bytejit.tracer.objects.set_orders import note, operand_of, plain
@@ -221,11 +221,21 @@ def match_sequence(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.values.constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
 
 
+ABSENT = Known(object())  # what a mapping's `get` returns for a key that it lacks
+
+
 @handles("MATCH_KEYS")
 def match_keys(t: Tracer, f: Frame, ins: Ins) -> None:
     keys, subject = t.values.real(f.stack[-1]), t.values.real(f.stack[-2])
     out = []
     for key in t.iteration.iterate(keys):
+        if isinstance(subject, InstanceVar):
+            found = t.calls.call(t.attributes.getattr(subject, "get"), [key, ABSENT], {})
+            if t.comparisons.is_same(found, ABSENT):
+                f.push(NONE)
+                return
+            out.append(found)
+            continue
         if not t.subscripts.contains(subject, t.values.real(key)):
             f.push(NONE)
             return
