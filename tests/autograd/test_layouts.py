@@ -212,3 +212,36 @@ def test_strides_that_are_symbols_reach_the_backward_pass(fn: Callable) -> None:
         torch.testing.assert_close(y.grad, x.grad)
         assert y.grad is not None and x.grad is not None and y.grad.stride() == x.grad.stride()
     assert not bytejit.counters["fallbacks"]
+
+
+OF_PARTS: dict[str, Callable] = {
+    "all channels": lambda y: nn.functional.max_pool2d(y.relu(), 3, 2, 1),
+    "some channels": lambda y: nn.functional.max_pool2d(y[:, :4], 2, 2),
+    "some of the last dim": lambda y: nn.functional.max_pool2d(y.movedim(1, 3)[..., :4].movedim(3, 1), 2, 2),
+    "a mean of some": lambda y: nn.functional.avg_pool2d(y.movedim(1, 3)[..., :4].movedim(3, 1), 2, 2),
+    "some, resized": lambda y: nn.functional.interpolate(y[:, 2:6], scale_factor=2),
+    "a large window": lambda y: nn.functional.max_pool2d(y[:, :4], 9, 2, 4),
+}
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("kind", OF_PARTS)
+def test_pools_of_parts_of_images(kind: str, inner: bool, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part with gaps between its pixels has neither layout; what the forward pass saves lies as the backward pass reads it"""
+    favours(monkeypatch, layout)
+    torch.manual_seed(0)
+    conv, x = nn.Conv2d(3, 8, 3, 1, 1), torch.randn(2, 3, 16, 16)
+    if inner:
+        conv, x = conv.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return OF_PARTS[kind](conv(x))
+
+    found = []
+    for call in (fn, bytejit.compile(fn, fullgraph=True)):
+        y = call(x)
+        found.append((y, y.stride(), torch.autograd.grad(y, conv.weight, torch.linspace(-1, 1, y.numel()).view(y.shape))))
+    torch.testing.assert_close(found[1][0], found[0][0])
+    torch.testing.assert_close(found[1][2], found[0][2], rtol=1e-4, atol=1e-4)
+    assert found[1][1] == found[0][1]

@@ -15,7 +15,7 @@ from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.random_numbers import fuse_draws
 from bytejit.codegen.libraries.choices import ATEN, Choices
 from bytejit.codegen.loops.index import Undecided
-from bytejit.codegen.passes import run_passes
+from bytejit.codegen.passes import Journal, run_passes
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.compat.probes import PROBES
@@ -110,7 +110,8 @@ def laid_out(aten: Aten, target: Target) -> Aten:
         return aten
     tuner = target.tuner()
     target.prepare_libraries(aten)
-    made = run_passes(ATEN, target.joint_passes, aten, None, Choices(tuner, library))
+    journal = Journal(checks=target.options.check_passes)
+    made = run_passes(ATEN, target.joint_passes, aten, journal, Choices(tuner, library))
     tuner.save()
     return made
 

@@ -187,6 +187,15 @@ def _show(value: Any, names: dict) -> str:
     return str(value).removeprefix("torch.") if isinstance(value, (torch.dtype, torch.memory_format)) else repr(value)
 
 
+def _check_part(node: torch.fx.Node) -> None:
+    """Raises: Bug for a part that lies otherwise than the operation before it says: who reads the one would misread the other."""
+    whole, index = node.args
+    specs = whole.meta.get("spec")
+    own = specs[index] if isinstance(specs, (tuple, list)) and index < len(specs) else None
+    if own is not None and own != node.meta.get("spec"):
+        raise Bug(f"{whole.target} makes its result {index} as {own}, and its reader takes it as {node.meta.get('spec')}")
+
+
 def check(aten: Aten) -> Aten:
     """Returns `aten` when it is a legal functional graph. Raises: Bug naming the first node that is not."""
     nodes = list(aten.graph.nodes)
@@ -201,6 +210,8 @@ def check(aten: Aten) -> Aten:
             raise Bug(f"normalise: {node.target} writes into its arguments, from {node.meta.get('where')}")
         if not isinstance(node.meta.get("spec"), (Spec, tuple, list, type(None))):
             raise Bug(f"normalise: {node.target} has the spec {node.meta.get('spec')!r}")
+        if node.target is operator.getitem:
+            _check_part(node)
     for out in aten.outputs:
         base = out.of if isinstance(out, Alias) else out
         if isinstance(base, OutputValue) and not isinstance(outputs[base.position], torch.fx.Node):

@@ -111,7 +111,7 @@ def _places(graph: fx.Graph) -> list[LayoutNode]:
             LayoutNode(
                 node,
                 kind,
-                is_nhwc(spec),
+                is_nhwc(_main(node)),
                 node.args[: 1 + _is_backward(node)] if kind == "conv" else tuple(filter(_can_convert, inputs)),
                 alike,
                 _first(node, spec),
@@ -119,6 +119,12 @@ def _places(graph: fx.Graph) -> list[LayoutNode]:
             )
         )
     return found
+
+
+def _main(node: fx.Node) -> Spec | None:
+    """The spec of a node's result; of the first of several."""
+    spec = node.meta.get("spec")
+    return spec[0] if isinstance(spec, tuple) and spec else spec if isinstance(spec, Spec) else None
 
 
 def _can_convert(node: fx.Node) -> bool:
@@ -159,7 +165,7 @@ def _layouts(
         elif p.kind == "joins":  # our own kernel, which reads each part in any layout
             inner[node] = sum(q * (1 if inner[a] else -1) for a, q in zip(p.operands, map(_elements, p.operands))) > 0
         elif p.kind == "follows":
-            inner[node] = _follows(p, inner) and not _own(node, nhwc, times)
+            inner[node] = _follows(p, inner, asis) and not _own(node, nhwc, times)
             # an op that torch runs takes its result's layout from all operands: it cannot be predicted for mixed ones
             if inner[node]:
                 conversions.extend((node, a) for a in p.operands if not inner[a] and a in p.alike)
@@ -243,10 +249,11 @@ def _is_getitem(node: fx.Node) -> bool:
     return node.target is operator.getitem
 
 
-def _follows(p: LayoutNode, inner: dict[fx.Node, bool]) -> bool:
-    """Channels innermost in the result: when those of an operand of full shape are (the first one, for pooling)."""
+def _follows(p: LayoutNode, inner: dict[fx.Node, bool], asis: dict[fx.Node, bool]) -> bool:
+    """Channels innermost in the result: when those of an operand of full shape are (the first one, for pooling). Of a part with
+    gaps, which has neither layout, the result is as recorded."""
     if p.first is not None:
-        return inner[p.first]
+        return inner[p.first] if asis[p.first] == p.inner else p.inner
     if not p.seconds:
         return False
     return any(inner[a] for a in p.alike) if p.alike else p.inner
@@ -337,6 +344,9 @@ def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, st
     convert(graph, inner, conversions)
     for p in places:
         restride(p.node, inner[p.node], p.kind)
+    for node in [p.node for p in places if _own(p.node, nhwc, times)]:
+        whole = node.args[0].meta
+        whole["spec"] = (whole["spec"][0], spec_of(node), *whole["spec"][2:])
     return {n: times[n].nhwc_call for n in nhwc}
 
 

@@ -45,8 +45,10 @@ def restride(node: fx.Node, is_inner: bool, kind: str) -> None:
     elif isinstance(specs, Spec):
         if convertible(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
             node.meta["spec"] = _as(specs, is_inner)
-    elif isinstance(specs, tuple) and (is_inner or kind == "conv"):
+    elif isinstance(specs, tuple) and kind == "conv":
         node.meta["spec"] = tuple(_as(s, is_inner) if convertible(s) else s for s in specs)
+    elif isinstance(specs, tuple) and kind == "follows":  # as its parts, which are nodes of their own
+        node.meta["spec"] = tuple(_as(s, is_inner) if convertible(s) and is_inner != is_nhwc(s) else s for s in specs)
 
 
 def _as(spec: Spec, is_inner: bool) -> Spec:
