@@ -73,6 +73,19 @@ def asked_of_operators(z):
     return [(f(w).is_conj(), f(f(w)).is_conj(), f(w).resolve_conj()) for f in flips]
 
 
+def asked_of_negated(z):
+    made, w = z.conj().imag, z * 2
+    again = torch._neg_view(made), torch._neg_view(w.real), w.mH.imag
+    known = made.is_neg(), made[0].T.is_neg(), z.imag.is_neg(), made.real.is_neg(), w.is_neg(), w.conj().real.is_neg()
+    return known, [x.is_neg() for x in again]
+
+
+def resolved_negated(z):
+    made, w = z.conj().imag, z * 2
+    again = torch._neg_view(made), torch._neg_view(w.real), w.mH.imag
+    return made, made.resolve_neg(), made.resolve_neg().mul_(2), [x.resolve_neg() for x in again], z.imag.resolve_neg()
+
+
 def read_only(z):
     return z.conj() * z, (z.mH @ z).abs(), z.conj().imag + 1, z.conj().conj() + 1
 
@@ -95,6 +108,8 @@ PROGRAMS = [
     resolved,
     asked_of_results,
     asked_of_operators,
+    asked_of_negated,
+    resolved_negated,
     read_only,
 ]
 

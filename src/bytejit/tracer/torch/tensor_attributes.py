@@ -15,7 +15,7 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, Known, Lazy, MethodVar, TensorVar, Var, is_object
-from bytejit.tracer.torch.conjugate_views import is_read_conjugated
+from bytejit.tracer.torch.conjugate_views import is_read_conjugated, is_read_negated
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
@@ -208,9 +208,19 @@ def resolve_conj(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.tensors.call_tensor_op(torch.conj_physical, [back], {})
 
 
+def negated(t: Tracer, v: Var) -> bool:
+    """Whether `v` is negated when it is read. Raises: Break."""
+    if not isinstance(v, TensorVar):
+        raise Break("whether a tensor is negated when it is read")
+    return v.source is None and v.node is not None and is_read_negated(v.node)
+
+
 @models(torch.is_neg, torch.Tensor.is_neg)
 def is_neg(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    v = t.values.real(args[0])
-    if isinstance(v, TensorVar) and v.source is not None:
-        return Known(False)
-    raise Break("whether a tensor of the region is negated when it is read")
+    return Known(negated(t, t.values.real(args[0])))
+
+
+@models(torch.resolve_neg, torch.Tensor.resolve_neg)
+def resolve_neg(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The tensor itself, or a copy of one that is negated when it is read."""
+    return t.tensors.call_tensor_op(torch.clone, args, {}) if negated(t, t.values.real(args[0])) else args[0]
