@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from . import targets
-from .harness import F, I, Sign, Turn, case, program
+from .harness import F, I, Sign, Spec, Turn, case, program
 
 
 # ---- attributes of functions, thread locals, loggers -------------------------------------------------------------------
@@ -1078,3 +1078,10 @@ def test_stored_again(kind, value):
         for got, want in ((get("b"), new), (get("a"), before)):
             assert got is want or value in (int, str) and got == want
         before = new
+
+
+@case(Spec(lambda r: r.f(3 + r.call, 2)), calls=4, total=2)
+def test_checked_distributions_of_any_size(x):
+    """Distributions that check their arguments: what the check would print of them keeps no size fixed"""
+    normal, picked = torch.distributions.Normal(x, x.exp()), torch.distributions.Categorical(logits=x)
+    return normal.log_prob(x + 1), picked.entropy(), torch._is_any_true(x > 9)

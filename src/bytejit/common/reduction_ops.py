@@ -22,7 +22,7 @@ class ReductionOp:
     results: the dtype of each result: "same" as the operand's, "sum" (whole numbers are summed in int64), "bool" (uint8 stays),
     "index". A dtype that the call gives wins.
     of: which operands the rule serves: "any", "inexact" (floats, complex numbers), "floats", "real" (no complex numbers),
-    "numbers" (real, no bools). For others torch's meta kernel infers or raises.
+    "numbers" (real, no bools), "bools". For others torch's meta kernel infers or raises.
     empty: whether it takes a tensor without elements.
     no_dims: what it does where it is given an empty list of dimensions: reduces "all" or "none", or eager has it "refused".
     keeps: it runs along one dimension and keeps the shape; what it makes is row-major.
@@ -52,6 +52,7 @@ _ROWS = (
     *(ReductionOp(f"{n}_dim", (f"{n}.dim",), ("same", "index"), "real", empty=False) for n in ("max", "min")),
     *(ReductionOp(n, (n,), ("index",), "numbers", empty=False) for n in ("argmax", "argmin")),
     *(ReductionOp(n, (n, f"{n}.dim", f"{n}.dims"), ("bool",), no_dims="none") for n in ("any", "all")),
+    *(ReductionOp(f"is_{n}_true", (f"_is_{n}_true",), ("bool",), "bools") for n in ("any", "all")),
     *(ReductionOp(n, (f"{n}.correction",), of="floats") for n in ("var", "std")),
     *(ReductionOp(n, (f"{n}.correction",), ("same", "same"), "floats") for n in ("var_mean", "std_mean")),
     ReductionOp("logsumexp", ("logsumexp",), of="floats", no_dims="refused"),

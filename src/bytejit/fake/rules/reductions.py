@@ -33,6 +33,7 @@ SERVED: dict[str, Callable[[torch.dtype], bool]] = {
     "floats": lambda dtype: dtype.is_floating_point,
     "real": lambda dtype: not dtype.is_complex,
     "numbers": lambda dtype: not dtype.is_complex and dtype is not _BOOL,
+    "bools": lambda dtype: dtype is _BOOL,
 }
 
 

@@ -57,8 +57,8 @@ def restore(
     return ctx.map(lambda c: fn(F(ctx, ctx.read(r, kept(c, dims, keepdim)))).e, i)
 
 
-def _simple(name: str, ref: Any, b8: bool = False) -> None:
-    """A row of a plain reduction over dims. b8: any, all."""
+def _simple(name: str, ref: Any, b8: bool = False, kind: str = "") -> None:
+    """A row of a plain reduction over dims. b8: any, all. kind: of the reduction, where the row has another name."""
 
     @row(name, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
@@ -68,9 +68,9 @@ def _simple(name: str, ref: Any, b8: bool = False) -> None:
             raise NoRule("the greatest of nothing: eager refuses it")
         acc = "b8" if b8 else acc_dtype(out)
         if b8:
-            r = ctx.reduce(x, dims, name, lambda c: ctx.read(x, c, "b8"), acc)
+            r = ctx.reduce(x, dims, kind or name, lambda c: ctx.read(x, c, "b8"), acc)
         else:
-            r = ctx.reduce(x, dims, name, None, acc)
+            r = ctx.reduce(x, dims, kind or name, None, acc)
         return restore(ctx, r, dims, keepdim)
 
 
@@ -80,6 +80,8 @@ _simple("amax", torch.amax)
 _simple("amin", torch.amin)
 _simple("any", torch.any, b8=True)
 _simple("all", torch.all, b8=True)
+_simple("is_any_true", torch._is_any_true, b8=True, kind="any")
+_simple("is_all_true", torch._is_all_true, b8=True, kind="all")
 
 
 @row("mean", ref=torch.mean)
