@@ -344,6 +344,28 @@ def test_function_not_implemented(x):
         return type(e).__name__, x + 1
 
 
+class Strict(torch.Tensor):
+    """Raises TypeError for what it was not made for."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func.__name__.strip("_") in ("add", "mul", "lt", "eq") and all(isinstance(a, Strict) for a in args):
+            raise TypeError("no Strict with a Strict")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@case(Spec(lambda r: r.f(4).as_subclass(Strict)), F(4), breaks=True)
+def test_torch_function_raises_within_an_operator(a, x):
+    """A TypeError of `__torch_function__` is NotImplemented to an operator, and itself to a function"""
+    told = [a + x]
+    for f in (lambda: a + a, lambda: a < a, lambda: a == a, lambda: a != x, lambda: torch.add(a, a), lambda: a.mul(a)):
+        try:
+            told.append(f())
+        except TypeError as e:
+            told.append(str(e))
+    return told
+
+
 @case(F(4), Spec(lambda r: Wrapped(r.f(4), "w")), graphs=1)
 def test_overridable_functions(x, w):
     """A library's function that asks `has_torch_function` and hands over"""

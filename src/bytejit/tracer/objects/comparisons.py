@@ -91,7 +91,7 @@ class Comparisons(Component):
                 or isinstance(other, Known)
                 and (self.t.type_of(other) in numpy_types.COMPARED or isinstance(other.obj, (int, float, bool, complex)))
             ):
-                return self.t.tensors.call_tensor_op(COMPARISONS[name], [a, b], {})
+                return self.t.overrides.of_operator(COMPARISONS[name], [a, b])
             if name in ("eq", "ne") and not isinstance(other, InstanceVar):
                 return self.t.values.constant(name == "ne")
             if not isinstance(other, InstanceVar):

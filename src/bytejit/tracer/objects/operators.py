@@ -155,7 +155,7 @@ class Operators(Component):
     def tensor_binary(self, name: str, a: Var, b: Var, in_place: bool) -> Var:
         """An operator with a tensor on either side; `0 += tensor` makes a new tensor."""
         table = IN_PLACE if in_place and isinstance(a, TensorVar) else FUNCTIONS
-        return self.t.tensors.call_tensor_op(table[name], [a, b], {})
+        return self.t.overrides.of_operator(table[name], [a, b])
 
     def _binary_containers(self, name: str, a: Var, b: Var, in_place: bool) -> Var | None:
         if isinstance(a, SeqVar) and isinstance(b, SeqVar) and name == "add":

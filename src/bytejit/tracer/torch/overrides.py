@@ -23,7 +23,7 @@ from bytejit.common.overriding import PLAIN, overrides
 from bytejit.guards.sources import CallOf, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import MODELS
-from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     DictVar,
     InstanceVar,
@@ -208,6 +208,16 @@ class Overrides(Component):
             if not is_not_implemented(result):
                 return result
         raise Break(f"every __torch_function__ returns NotImplemented for {getattr(func, '__name__', func)}")
+
+    def of_operator(self, fn: Any, args: list[Var]) -> Var:
+        """What an operator of a tensor gives. Raises: Break where an override raises TypeError: torch returns NotImplemented
+        for it, and Python asks the other operand or words another error."""
+        try:
+            return self.t.tensors.call_tensor_op(fn, args, {})
+        except Raised as e:
+            if issubclass(e.exc.cls, TypeError) and (self.modes or self.overriders(args)):
+                raise Break("a __torch_function__ that raises TypeError within an operator") from None
+            raise
 
     # ---- subclasses ---------------------------------------------------------------------------------------------------
     def wrapped(self, result: Var, cls: type) -> Var:
