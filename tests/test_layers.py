@@ -171,6 +171,11 @@ def test_imports_go_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_module_of_the_tracer_reads_the_version_of_python() -> None:
+    readers = [n for n, path in modules().items() if room(n) == "tracer" and "version_info" in path.read_text()]
+    assert readers == ["tracer.core.versions"]
+
+
 def test_no_module_imports_a_private_name() -> None:
     """A name with an underscore is its module's own."""
     wrong = []

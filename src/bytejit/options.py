@@ -31,8 +31,8 @@ class Options:
     """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
     debug: bool = False  # write a folder of stage files a compiled region
+    debug_dir: str = "bytejit_debug"  # the folder of those folders, relative to the current one
     check_passes: bool = False  # check the program after each pass, and raise where it is not legal; tests turn it on
-    debug_dir: str = "bytejit_debug"  # where to write it; relative to the current folder
     logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen; "file=PATH": there; "json": as lines of JSON
     freeze: bool = False  # fold and prepack weights: the user promises not to write into them
     cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit

@@ -47,7 +47,6 @@ class Report:
     stats: Any = None  # of the compiled graph
     plan: Any = None  # where texts are kept: what the printer read
     run_seconds: float = 0.0  # where it was measured: of one call
-    lower_seconds: float = 0.0  # from the ATen graph to the plan
     pass_seconds: dict[str, float] = field(default_factory=dict)  # "loops.merge" -> time of each pass that ran
     stages: list[tuple[str, str, str]] = field(default_factory=list)  # files of the debug folder: (name, text, suffix)
     later: Callable[[list], None] | None = None  # takes stages that were made after the region was noted: a backward pass's

@@ -112,7 +112,6 @@ OWN = Origin(("torch", "torch.*", "bytejit", "bytejit.*"), "threads in these do 
 BYTEJIT = Origin(("bytejit.*",), "backends of bytejit's own")
 ENUM = Origin(("enum",), "attributes of enum members that enum itself defines are read, not inlined: they have no effects")
 CLASS_CHECKS = Origin(("abc", "typing", "enum"), "metaclasses whose instance checks have no effects: they are asked, not inlined")
-TYPING = Origin(("typing",), "protocols: their checks look at the instance, so they get the real one")
 NAMED_TUPLES = Origin(("namedtuple_*",), "the __new__ that collections.namedtuple writes: it has one line and no effects")
 COVERAGE = Origin(("coverage", "coverage.*"), "a trace function that counts lines only: the compiler's lines do it no harm")
 PLAIN_TEXT = Origin(

@@ -138,7 +138,7 @@ class Printable(Protocol):
 
 
 class SourcePrinter:
-    """Prints sources as Python; `env` collects the objects that the text names. `guard_code` extends it with locals."""
+    """Prints sources as Python; `env` collects the objects that the text names. The printer of entries extends it with locals."""
 
     def __init__(self, env: dict[str, Any] | None = None):
         self.env: dict[str, Any] = {} if env is None else env

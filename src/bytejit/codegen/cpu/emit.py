@@ -78,9 +78,9 @@ class Kernels:
         return name, raises
 
 
-def emit_cpp(plan: Plan, rows: OpTable | None = None, max_units: int = 2) -> CppSource:
+def emit_cpp(plan: Plan, max_units: int = 2) -> CppSource:
     """The C++ of a plan. Deterministic: equal plans give equal text."""
-    rows = rows or op_table()
+    rows = op_table()
     kernels, total = Kernels({}), 0
     bodies: dict[str, str] = {}
     runs: list[tuple[tuple[int, ...], tuple, bool, str]] = []

@@ -18,7 +18,6 @@ from bytejit.codegen.cuda.function import TritonFunction
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.plan import Call, Plan
-from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
 from . import joined_launches
@@ -33,10 +32,10 @@ PRELUDE = "bytejit.kernels.prelude.triton_names"
 WAIT = "bj_after_previous"
 
 
-def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) -> TritonSource:
+def emit_triton(plan: Plan, early: bool = False) -> TritonSource:
     """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text. early: a kernel may
     begin before the one in front of it on the stream has ended, and waits for it itself (sm_90 and up)."""
-    rows = rows or op_table()
+    rows = op_table()
     module = KernelModule(f"    {WAIT}()\n" if early else "")
     printed: list[list[TritonFunction]] = []
     total, scratch = 0, 0

@@ -19,8 +19,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Arg:
     """One argument of a kernel. kind: buffer (name: the plan's), size (name: the symbol), scratch (offset: bytes from the
-    start of the scratch block), fault (an i32 that is set to a code of `emit_call.FAULTS`). type: as in Triton's
-    signatures: "*fp32", "i64". Units: offset in bytes."""
+    start of the scratch block), fault (an i32 that is set to a code of `FAULTS`, codegen/emit/call_source.py). type: as in
+    Triton's signatures: "*fp32", "i64". Units: offset in bytes."""
 
     kind: str
     name: str

@@ -7,8 +7,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype, itemsize  # noqa: F401 - of the IR's elements too
-
 from .index import values_in
 
 NONE: frozenset[str] = frozenset()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result
-from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype, itemsize  # noqa: F401 - of the IR's elements too
 
 
 @dataclass(frozen=True)

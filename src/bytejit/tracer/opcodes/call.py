@@ -12,7 +12,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles, refuse
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, Var
-from bytejit.tracer.core.versions import ATTR_METHOD_BIT, NULL_BELOW
+from bytejit.tracer.core.versions import ATTR_METHOD_BIT, CALL_EX_ALWAYS_HAS_KWARGS, NULL_BELOW
 
 
 @handles("KW_NAMES")
@@ -54,7 +54,7 @@ def call_kw(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("CALL_FUNCTION_EX")
 def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
-    has_kwargs = ins.arg & 1 if sys.version_info < (3, 14) else f.stack[-1] is not NULL
+    has_kwargs = f.stack[-1] is not NULL if CALL_EX_ALWAYS_HAS_KWARGS else ins.arg & 1
     kwargs = {}
     if has_kwargs:
         mapping = t.pop(f)
@@ -65,7 +65,7 @@ def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
             if not isinstance(t.const(key), str):
                 raise Raised(exception_var(TypeError("keywords must be strings")))
             kwargs[t.const(key)] = value
-    elif sys.version_info >= (3, 14):
+    elif CALL_EX_ALWAYS_HAS_KWARGS:
         f.pop_raw()
     positional, function = t.pop(f), callee(f)
     try:
