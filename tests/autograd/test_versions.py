@@ -272,6 +272,32 @@ def test_versions_count_the_writes(backend: str, grad: bool) -> None:
     torch.testing.assert_close(found[1], found[0])
 
 
+def handed_out(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors in the memory of others, some through `.data`."""
+    y = w * x
+    return w.data, w.data[1:], w.detach()[1:], x.data[1:], x.detach(), y, y.data.t(), y.detach()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.cxx)])
+def test_data_that_is_returned_counts_its_own_writes(backend: str, grad: bool) -> None:
+    """So a gradient of what was saved before them is computed, as eager does."""
+    found = []
+    for f in (handed_out, bytejit.compile(handed_out, backend=backend)):
+        w, x = torch.ones(3, requires_grad=grad), torch.ones(3)
+        shown = [w, x, *f(w, x)]
+        loss = (w * w).sum()
+        for i in (2, 5, 8):
+            shown[i].add_(1)
+        versions = [t._version for t in shown]
+        if grad:
+            loss.backward()
+        for i in (4, 6, 9):
+            shown[i].add_(1)
+        found.append((versions, [t._version for t in shown], str(w.grad)))
+    assert found[1] == found[0]
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_eager(name: str, backend: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.graph import Out
 from bytejit.codegen.aten.mutation import CannotNormalise
-from bytejit.codegen.aten.normalise import Outputs, out_of
+from bytejit.codegen.aten.normalise import Outputs, counts_apart, out_of
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.fake.tensor import Fake
@@ -117,7 +117,7 @@ class Results:
         like = self.other(out_of(self.rec, self.found, x)).index
         if x.requires_grad and not of.requires_grad:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")
-        if not x._is_view() or x.requires_grad != of.requires_grad:
+        if not x._is_view() or x.requires_grad != of.requires_grad or counts_apart(x, of):
             return Apart(like)
         if by_function(x, of):
             raise CannotNormalise("an output is a view that an autograd function of the program's made")

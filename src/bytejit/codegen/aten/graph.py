@@ -33,7 +33,7 @@ class Input:
 @dataclass(frozen=True)
 class Alias:
     """A user output: a view of `of`. Units: elements; sizes may be symbolic; `offset` counts from `of`'s first element, not from
-    its storage's. dtype: of the view, where it is another.
+    its storage's. dtype: of the view, where it is another. apart: writes into it do not count in `of`'s version, as for `.data`.
     """
 
     of: OutputValue | Input
@@ -41,6 +41,7 @@ class Alias:
     stride: tuple
     offset: int
     dtype: torch.dtype | None = None
+    apart: bool = False
 
 
 def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

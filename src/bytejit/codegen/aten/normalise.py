@@ -308,20 +308,33 @@ def out_of(rec: Recorder, found: Outputs, given: object, gradient: bool = False)
     if not gradient:
         found.show(root)
     base = Input(root.index) if root.index is not None else OutputValue(found.of_root(root))
-    m = x.m
+    m, apart = x.m, counts_apart(x, root.fake)
     if m.dtype is not root.spec.dtype:
         start, rest = divmod(root.offset * root.spec.dtype.itemsize, m.dtype.itemsize)
         if rest or m.offset < start:
             raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}, and begins before its base")
-        return Alias(base, m.shape, m.stride, m.offset - start, m.dtype)
+        return Alias(base, m.shape, m.stride, m.offset - start, m.dtype, apart)
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
         # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
         if x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
             return base
-        return Alias(base, m.shape, m.stride, 0)
+        return Alias(base, m.shape, m.stride, 0, apart=apart)
     if m.offset < root.offset:
         raise CannotNormalise("an output begins before its base")
-    return Alias(base, m.shape, m.stride, m.offset - root.offset)
+    return Alias(base, m.shape, m.stride, m.offset - root.offset, apart=apart)
+
+
+def counts_apart(x: Fake, of: Fake) -> bool:
+    """Whether writes into a tensor leave the version of another one in its memory as it is: `.data` counts its own."""
+    if x is of or x.is_inference() or of.is_inference():
+        return False
+    if x._version != of._version:
+        return True
+    before = x._version
+    torch._C._autograd._unsafe_set_version_counter((x,), (before + 1,))
+    found = of._version == before
+    torch._C._autograd._unsafe_set_version_counter((x,), (before,))
+    return found
 
 
 def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:

@@ -127,7 +127,7 @@ class _Writer:
             return self.size(out.value)
         if isinstance(out, Input):
             return self.input(out.index, given)
-        base = self.out(out.of, outputs, given)
+        base = self.out(out.of, outputs, given) + (".data" if out.apart else "")
         offset, dims = self.sizes(out.offset), self.sizes.dims
         if out.dtype is not None:
             self.names["memory_as"] = memory_as

@@ -265,7 +265,7 @@ class CallPrinter(Operands):
             return flat[o.position]
         if isinstance(o, out_of.Input):
             return f"p{o.index}"
-        base = self.out(o.of, flat)
+        base = self.out(o.of, flat) + (".data" if o.apart else "")
         if o.dtype is not None:
             base = f"{self.bind('memory_as', out_of.memory_as)}({base}, {self.value(o.dtype)})"
         return self.window(base, o.size, o.stride, o.offset)
