@@ -23,6 +23,7 @@ from bytejit.tracer.objects.operators import Operators
 from bytejit.tracer.objects.subscript_writes import SubscriptWrites
 from bytejit.tracer.objects.subscripts import Subscripts
 from bytejit.tracer.objects.wrap import Wrapping
+from bytejit.tracer.sizes.computed_numbers import ComputedNumbers
 from bytejit.tracer.sizes.copies import Copies
 from bytejit.tracer.sizes.drawn import DrawnNumbers
 from bytejit.tracer.sizes.dynamic import Symbols
@@ -75,6 +76,7 @@ PARTS: dict[str, type[Component]] = {
     "numpy_arrays": Arrays,
     "traced_arrays": TracedArrays,
     "tensor_values": TensorValues,
+    "computed_numbers": ComputedNumbers,
     "measures": Measured,
     "sizes": Symbols,
     "numbers": SymbolicNumbers,

@@ -144,6 +144,7 @@ def let_go(t: Tracer) -> None:
         t.locked,
         t.stubs,
         t.part_of,
+        t.modules,
         t.made_classes,
         t.effects.classes_written,
         t.own_cells,

@@ -79,6 +79,7 @@ class Tracer:
         self.locked: list[InstanceVar] = []  # locks that the region took, and those that it holds
         self.holding: list[InstanceVar] = []
         self.by_value = False
+        self.modules: dict[Source, Any] = {}  # source of a module's parameter, buffer or submodule -> the module
         self.asked = False  # whether the program asked if it is compiled: the region is right only as compiled code
         self.stale: frozenset = frozenset()  # locals of the root that nothing reads, which may hold objects
         self.lost = False  # the root's own reference to an object from outside is gone

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 
 import torch
 
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
+from bytejit.guards.source import Source
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.signals import Break, Raised
@@ -88,6 +90,12 @@ class InstanceAttributes(Component):
             return self.t.calls.call(self.t.attributes.class_value(owner, "__getattr__", found), [v, Known(name)], {})
         return self.t.calls.call(self.t.attributes.special(v, "__getattr__"), [Known(name)], {})
 
+    def _entry_of(self, kind: Callable[[Source, str], Source], v: InstanceVar, name: str) -> Source:
+        """The source of what a module holds, whose module is then known by it."""
+        source = kind(v.origin, name)
+        self.t.modules[source] = v.real
+        return source
+
     def module_getattr(self, v: InstanceVar, name: str) -> Var:
         """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""
         unread = []
@@ -99,7 +107,7 @@ class InstanceAttributes(Component):
             if type(raw) is dict and v.source is not None:
                 # the common case: not yet looked at, so it is read through the short source
                 if name in raw:
-                    return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.origin, name))
+                    return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: self._entry_of(kind, v, name))
                 unread.append(d)  # where a later table has the name its entry decides: register_* keeps names apart
                 continue
             value = self.t.subscripts.found(self.t.values.real(d), name)

@@ -78,10 +78,20 @@ class Symbols(Component):
         self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
         return value
 
-    def drawn_symbol(self, source: Source, now: int | float) -> Any:
-        """The symbol of a random number that is drawn before the graph, of any value: nothing may be decided by it."""
+    def computed_symbol(self, source: Source, now: int | float) -> Any:
+        """The symbol of a number that is computed before the graph, of any value. The program decides nothing by it, but where
+        a break is no choice."""
         value = self.symbol(source, now, None)
         self.t.measures.measured[value.node.e] = self.number_nodes[value.node.e]
+        self.t.measures.before.add(value.node.e)
+        if not self.t.job.measure:
+            self.environment().inside.add(value.node.e)
+        return value
+
+    def drawn_symbol(self, source: Source, now: int | float) -> Any:
+        """The symbol of a random number that is drawn before the graph: no guard may see it either."""
+        value = self.computed_symbol(source, now)
+        self.t.measures.before.discard(value.node.e)
         self.environment().inside.add(value.node.e)
         if not self.t.job.measure:  # a break is better than a graph with a check that no kernel makes
             self.environment().never.add(value.node.e)

@@ -82,6 +82,7 @@ class Measured(Component):
     def start_measuring(self) -> None:
         """Nothing is measured yet."""
         self.measured: dict[Any, torch.fx.Node] = {}  # sympy symbol -> the node that measures it
+        self.before: set = set()  # of these, what is computed before the graph: guards can check it
         self.rehearsed: dict[torch.fx.Node, Any] = {}  # node -> its value for the inputs of this call
         self.copied: dict[int, torch.UntypedStorage] = {}  # storages that the region writes: their copies for the rehearsal
         self.required: set = set()
@@ -273,12 +274,14 @@ class Measured(Component):
     # ---- conditions -----------------------------------------------------------------------------------------------------------
     def inside(self, relation: Any) -> bool:
         """Whether a condition is one on measured numbers: the graph checks it, no guard can."""
-        return not self.measured.keys().isdisjoint(relation.symbols())
+        return not (self.measured.keys() - self.before).isdisjoint(relation.symbols())
 
     def write_requirements(self) -> None:
-        """The conditions on measured numbers as nodes, each as soon as what it needs is known."""
+        """The conditions on measured numbers as nodes, each as soon as what it needs is known. From here on, what is computed
+        before the graph is as other numbers are: the backend decides by it, and guards check that."""
         if not self.measured:
             return
+        self.t.sizes.environment().inside -= self.before
         order = {node: i for i, node in enumerate(self.t.graph.nodes)}
         last: dict[torch.fx.Node, torch.fx.Node] = {}
         for relation, where in self.t.sizes.environment().conditions:

@@ -65,31 +65,30 @@ COUNTED = frozenset(
 COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isnan", "isfinite"})
 
 
-_SEEN: IdentityMap[set[int]] = IdentityMap()  # owner: _counts; size: one a buffer whose value was asked for; goes with the buffer
-
-
-def _counts(buffer: torch.Tensor) -> bool:
-    """Whether a buffer has had so many values, each time that a trace asked for one, that the program counts in it."""
-    seen = _SEEN.get(buffer) or _SEEN.set(buffer, set())
-    if len(seen) <= SEEN_LIMIT:
-        seen.add(hash(tuple(buffer.detach().flatten().tolist())))
-    return len(seen) > SEEN_LIMIT
+# owner: TensorValues._counts; size: a set for each buffer of a module whose value was asked for; goes with the module
+_SEEN: IdentityMap[dict[str, set[int]]] = IdentityMap()
 
 
 class TensorValues(Component):
     """The part of the tracer that finds values of tensors while tracing."""
 
-    def tensor_value(self, v: TensorVar) -> torch.Tensor | None:
-        """The tensor's value, guarded; None where it cannot be known."""
-        key = ("value", v.node, len(self.t.graph.nodes) if was_written(v.fake) else 0)
+    def tensor_value(self, v: TensorVar, changes: bool | None = None) -> torch.Tensor | None:
+        """The tensor's value, guarded; None where it cannot be known. changes: also one that changes; by default where a break
+        is no choice."""
+        changes = self.t.job.measure if changes is None else changes
+        key = ("value", changes, v.node, len(self.t.graph.nodes) if was_written(v.fake) else 0)
         if key not in self.t.memo:
-            self.t.memo[key] = self._find_value(v)
+            self.t.memo[key] = self._find_value(v, changes)
             self.t.keep.append(v)
         return self.t.memo[key]
 
     def python_value(self, v: TensorVar, function: Callable) -> Var | None:
         """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
-        value = self.tensor_value(v)
+        value = self.tensor_value(v, False)
+        if value is None and (number := self.t.computed_numbers.number(v, function)) is not None:
+            return number
+        if value is None and self.t.job.measure:
+            value = self.tensor_value(v)
         if value is None:
             return self.t.measures.measured_value(v, function)
         try:
@@ -112,7 +111,7 @@ class TensorValues(Component):
             return v if all(a is self.t.values.real(b) for a, b in zip(parts, v.parts)) else SliceVar(parts)
         return v
 
-    def _find_value(self, v: TensorVar) -> torch.Tensor | None:
+    def _find_value(self, v: TensorVar, changes: bool) -> torch.Tensor | None:
         if v.node is None:
             return None
         outside = v.real is not None and v.source is not None
@@ -122,13 +121,13 @@ class TensorValues(Component):
         by_node = {x.node: x for x in self.t.inputs}
         leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
         tensors = [x for x in leaves if isinstance(x, TensorVar)]
-        if any(x.real.numel() > LARGEST for x in tensors):
+        if any(x.real.numel() > LARGEST or x in self.t.effects.data_set for x in tensors):
             return None
         lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)  # a symbolic int is a leaf, too
-        if lasting and not self.t.job.measure and any(_counts(x.real) for x in tensors):
+        if lasting and not changes and any(map(self._counts, tensors)):
             return None
         limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
-        if not lasting and not self.t.job.measure and self.t.job.by_value >= limit:
+        if not lasting and not changes and self.t.job.by_value >= limit:
             return None
         run = _function(nodes, v.node)
         try:
@@ -149,6 +148,16 @@ class TensorValues(Component):
             self.t.by_value = self.t.by_value or not lasting
             self.t.guard("VALUE", leaves[0].source, ComputedItems(run, tuple(x.origin for x in leaves), value.tolist()))
         return value
+
+    def _counts(self, x: TensorVar) -> bool:
+        """Whether a buffer has had so many values, each time that a trace asked for one, that the program counts in it.
+        It may hold the next value as another tensor."""
+        if not isinstance(x.source, (ModuleBuffer, ModuleParam)) or (module := self.t.modules.get(x.source)) is None:
+            return False
+        seen = (_SEEN.get(module) or _SEEN.set(module, {})).setdefault(x.source.key, set())
+        if len(seen) <= SEEN_LIMIT:
+            seen.add(hash(tuple(x.real.detach().flatten().tolist())))
+        return len(seen) > SEEN_LIMIT
 
     def _chain(self, last: torch.fx.Node) -> list | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
@@ -177,25 +186,13 @@ class TensorValues(Component):
             todo.extend(node.all_input_nodes)
             for made in fakes_in(value):
                 if was_written(made):
-                    writers = self._writers(made)
+                    writers = writers_of(self.t.graph, made)
                     if writers is None:
                         return None
                     todo.extend(writers)
         if any(called(user) not in COMPARED for node in asked for user in node.users if user in found):
             return None
         return [n for n in self.t.graph.nodes if n in found]
-
-    def _writers(self, made: Fake) -> list | None:
-        """The nodes that write into the storage of a tensor made in the region; None where that is not known of a node."""
-        writers = []
-        for node in self.t.graph.nodes:
-            if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in fakes_in(n.meta.get("val"))):
-                continue
-            if called(node) in WRITES:
-                writers.append(node)
-            elif called(node) not in PURE or "out" in node.kwargs:
-                return None
-        return writers
 
     def counted(self, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """The result of an operation that makes as many elements as its arguments' values say, as constants of the graph;
@@ -292,6 +289,19 @@ class TensorValues(Component):
 def _few_floats(fake: Any) -> bool:
     """Whether a fake is a small one of floats on the CPU, as it came."""
     return isinstance(fake, Fake) and _small(fake) and fake.is_floating_point() and fake.device.type == "cpu"
+
+
+def writers_of(graph: torch.fx.Graph, made: Fake) -> list[torch.fx.Node] | None:
+    """The nodes that write into the storage of a tensor; None where that is not known of a node."""
+    writers = []
+    for node in graph.nodes:
+        if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in fakes_in(n.meta.get("val"))):
+            continue
+        if called(node) in WRITES:
+            writers.append(node)
+        elif called(node) not in PURE or "out" in node.kwargs:
+            return None
+    return writers
 
 
 def called(node: torch.fx.Node) -> str:
