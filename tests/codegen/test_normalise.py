@@ -139,6 +139,13 @@ def _write_rows(x, y):
     return x * 2
 
 
+def _shift_in_place(x, y):
+    bits = x.to(torch.uint8)
+    bits <<= 1
+    bits[0] >>= y.to(torch.uint8)[0]
+    return bits
+
+
 def _write_local(x, y):
     z = x + y
     z[1:, ::2] = 7
@@ -348,6 +355,7 @@ def _set_grad(x, y):
 
 PROGRAMS = [
     _write_rows,
+    _shift_in_place,
     _write_local,
     _write_view_chain,
     _write_base_then_view,

@@ -57,7 +57,9 @@ def functional_of(func: OpOverload) -> OpOverload:
     packets = getattr(torch.ops, namespace)
     stem = name.removesuffix("_") if not name.endswith("__") else name
     wanted = _arguments(schema)
-    for candidate in (stem, f"{stem}_functional", stem.removesuffix("_impl").removeprefix("_")):
+    # of `__ilshift__` it is `__lshift__`
+    named = stem.replace("__i", "__", 1) if name.startswith("__i") else stem.removesuffix("_impl").removeprefix("_")
+    for candidate in (stem, f"{stem}_functional", named):
         packet = getattr(packets, candidate, None)
         if packet is None:
             continue
