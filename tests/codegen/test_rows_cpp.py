@@ -165,3 +165,16 @@ def test_activations_at_their_corners(name: str) -> None:
         for made, want in zip(found[1], found[0]):
             torch.testing.assert_close(made, want, equal_nan=True)
             assert torch.equal(made.signbit() & ~made.isnan(), want.signbit() & ~want.isnan())
+
+
+def past_the_end(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    whole = torch.full((4,), 2**62)
+    return x + 1 > x, x * 2 // 2, -x < 0, x.abs() < 0, (x + 1).clamp(min=0), whole.sum(), whole.cumsum(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_integers_wrap(dtype: torch.dtype) -> None:
+    """Also where a C++ compiler, which may take it that they never do, could conclude something from it."""
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([most, least, 0, 5, most // 2 + 1], dtype=dtype)
+    torch.testing.assert_close(bytejit.compile(past_the_end)(x), past_the_end(x), rtol=0, atol=0)

@@ -57,12 +57,13 @@ class Compiler:
         errno nor the exception flags). The one result that they would change is a float made whole and a float again:
         see `hidden_zero` in prelude/base.h. Contraction is off: a*b+c rounds twice as in
         eager, and the prelude says fma where it wants one. No -ffast-math: nan, infinities and signed zeros mean
-        what they mean in torch.
+        what they mean in torch. -fwrapv: integers wrap, as torch's do; without it compilers take x + 1 > x for true.
         """
         common = (
             "-std=c++17",
             "-O3",
             "-march=native",
+            "-fwrapv",
             "-fno-math-errno",
             "-fno-trapping-math",
             "-ffp-contract=off",
