@@ -207,7 +207,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     entry = compile_entry(
         params,
         found.guards,
-        [s for s in found.inputs if type(s) is not Drawn],
+        [*(s for s in found.inputs if type(s) is not Drawn), *found.generators],
         found.body,
         env,
         found.outputs,
@@ -221,7 +221,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
         places = [i for i, s in enumerate(found.inputs) if type(s) is Drawn]
 
         def use(made: Callable) -> None:
-            scope["graph"] = drawing(made, found.draws, places) if places else made
+            scope["graph"] = drawing(made, found.draws, places, len(found.generators)) if places else made
 
         use(rewinding(scope["graph"], written, use))
     if found.modes:

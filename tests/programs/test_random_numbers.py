@@ -206,6 +206,38 @@ def test_two_generators_that_change_places() -> None:
         assert [g.getstate() for g in pair] == [g.getstate() for g in same]
 
 
+def test_a_generator_of_each_call() -> None:
+    """Made in the region's function, or given: no call compiles anew. A number that is drawn late comes in its turn."""
+
+    def made(x, rng):
+        return x * random.Random(5).uniform(1, 2) + random.Random(6).random()
+
+    def late(x, rng, other, *more):
+        n = other.random()
+        return sum(more, x * rng.random()), n
+
+    for f, count in ((made, 0), (late, 1), (late, 9)):
+        compiled = bytejit.compile(f, backend="eager")
+        bytejit.counters.clear()
+        for seed in range(6):
+            given, more = (torch.ones(2), random.Random(seed)), [torch.ones(2)] * (count - 1)
+            others = [random.Random(7)] if count else []
+            want = f(*given, *others, *more)
+            given[1].seed(seed)
+            others = [random.Random(7)] if count else []
+            assert repr(compiled(*given, *others, *more)) == repr(want)
+        assert bytejit.counters["graphs"]["eager"] <= 2, f
+    compiled = bytejit.compile(late, backend="eager")
+    for pair in ((1, 2), (2, 2), (0, 2), (2, 0), (0, 0)):
+        generators = [random._inst, random.Random(1), random.Random(2)]
+        runs = []
+        for run in (late, compiled):
+            for k, g in enumerate(generators):
+                g.seed(k)
+            runs.append((repr(run(torch.ones(2), *(generators[k] for k in pair))), [g.getstate() for g in generators]))
+        assert runs[0] == runs[1], pair
+
+
 def test_a_generator_is_not_kept_alive() -> None:
     noise = Noise(3)
     compiled, gone = bytejit.compile(lambda x, rng: x * rng.random(), backend="eager"), weakref.ref(noise.rng)

@@ -7,7 +7,6 @@ they stood before.
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +15,19 @@ from typing import Any
 @dataclass(frozen=True)
 class Draw:
     """function(*args), which draws from a generator: from `generator`, which is the first argument if `bound`. It is one that all
-    share, or a weak reference to the program's, which a guard knows."""
+    share, or an int: the place of the program's own among those that are fetched for each call."""
 
     function: Callable
     args: tuple
     generator: Any
     bound: bool
 
-    def source(self) -> Any:
+    def source(self, own: Sequence) -> Any:
         """The generator."""
-        return self.generator() if isinstance(self.generator, weakref.ref) else self.generator
+        return own[self.generator] if type(self.generator) is int else self.generator
 
-    def __call__(self) -> Any:
-        return self.function(self.source(), *self.args) if self.bound else self.function(*self.args)
+    def __call__(self, own: Sequence) -> Any:
+        return self.function(self.source(own), *self.args) if self.bound else self.function(*self.args)
 
 
 def state_of(generator: Any) -> tuple[Callable[[Any], Any], Any]:
@@ -38,9 +37,9 @@ def state_of(generator: Any) -> tuple[Callable[[Any], Any], Any]:
     return generator.set_state, generator.get_state()
 
 
-def states_of(draws: Sequence[Draw]) -> list[tuple[Callable[[Any], Any], Any]]:
+def states_of(draws: Sequence[Draw], own: Sequence) -> list[tuple[Callable[[Any], Any], Any]]:
     """`state_of` of each generator."""
-    return [state_of(g) for g in {id(g): g for g in (draw.source() for draw in draws)}.values()]
+    return [state_of(g) for g in {id(g): g for g in (draw.source(own) for draw in draws)}.values()]
 
 
 def put_back(states: Sequence[tuple[Callable[[Any], Any], Any]]) -> None:
@@ -49,17 +48,19 @@ def put_back(states: Sequence[tuple[Callable[[Any], Any], Any]]) -> None:
         setter(state)
 
 
-def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Callable:
-    """A graph that draws its inputs at `places`, which ascend, itself.
+def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int], own: int) -> Callable:
+    """A graph that draws its inputs at `places`, which ascend, itself. The last `own` arguments are generators of the program's.
 
     Cost: 8 us a call for the state of Python's generator.
     """
 
     def run(*inputs: Any) -> Any:
-        states = states_of(draws)
+        given = list(inputs)
+        generators = given[len(given) - own :]
+        states = states_of(draws, generators)
         try:
-            given = list(inputs)
-            for place, value in zip(places, [draw() for draw in draws]):
+            del given[len(given) - own :]
+            for place, value in zip(places, [draw(generators) for draw in draws]):
                 given.insert(place, value)
             return graph(*given)
         except BaseException:
@@ -69,10 +70,10 @@ def drawing(graph: Callable, draws: Sequence[Draw], places: Sequence[int]) -> Ca
     return run
 
 
-def peeked(draws: Sequence[Draw]) -> list:
+def peeked(draws: Sequence[Draw], own: Sequence) -> list:
     """The numbers that these calls will draw, which are not drawn."""
-    states = states_of(draws)
+    states = states_of(draws, own)
     try:
-        return [draw() for draw in draws]
+        return [draw(own) for draw in draws]
     finally:
         put_back(states)

@@ -61,6 +61,7 @@ class Trace:
     env: dict = field(default_factory=dict)
     written: tuple[int, ...] = ()  # inputs whose storage the graph writes
     draws: tuple[Draw, ...] = ()  # random numbers that are inputs: of each a `Drawn`
+    generators: tuple[Source, ...] = ()  # generators of the program's own that they are drawn from
     restore: tuple = ()  # (setter, args): torch's global state as it was at the start
     leaves: tuple = ()  # kinds of ambient state that may differ after the region from before it
     sizes_leave: bool = False  # whether a symbolic number is returned, or stored where other code sees it
@@ -192,6 +193,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         tried=t.tried,
         effects=effects_of(t),
         draws=tuple(t.drawn.draws),
+        generators=tuple(g.origin for g in t.drawn.generators),
         only_looked_at=tuple(TensorGrad(t.inputs[i].origin) for _, i in new_grads),
         sizes_leave=t.sizes.sizes_leave,
         returned_sizes=returned_sizes(t, stop.value) if returns_sizes and stop.value is not None else (),

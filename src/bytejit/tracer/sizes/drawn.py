@@ -8,15 +8,15 @@ decides by one (a branch, a key, how often to loop) breaks the graph before it.
 from __future__ import annotations
 
 import random
-import weakref
 from typing import Any
 
 from bytejit.compat import numpy_types
-from bytejit.guards.sources import Drawn
+from bytejit.guards.source import Source
+from bytejit.guards.sources import Drawn, KnownSource
 from bytejit.runtime.early_draws import Draw, peeked
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import DeferredVar, InstanceVar, Known, SymVar, Var
+from bytejit.tracer.core.values import DeferredVar, InstanceVar, Known, SymVar, Var, expect
 from bytejit.tracer.sizes.numbers import PASSED, is_math
 
 PYTHONS = random.random.__self__  # type: ignore[attr-defined]  # the generator that all share
@@ -28,6 +28,7 @@ class DrawnNumbers(Component):
     def __init__(self, t: Any) -> None:
         super().__init__(t)
         self.draws: list[Draw] = []
+        self.generators: list[InstanceVar] = []  # those of the program's own that they draw from
 
     def early(self, v: Var) -> Var:
         """The number that stands for a deferred one from here on; other values as they are. Raises: Break."""
@@ -43,6 +44,8 @@ class DrawnNumbers(Component):
         for other in list(self.t.deferred_calls):  # those before it come first
             if other is v or self.generator_of(other) is generator:
                 self._take(other, self._drawn(other, generator))
+            else:
+                self._apart(v, other)
             if other is v:
                 break
         return self.t.values.real(v)
@@ -76,12 +79,30 @@ class DrawnNumbers(Component):
             raise Break("a random number used in the region after a call of the program's own operator, which may draw some, too")
         given = tuple(a.obj for a in v.args if isinstance(a, Known))
         shared = generator is PYTHONS or numpy_types.is_shared_generator(generator)
-        if not shared:
-            self.t.guard("ID_IS", v.args[0].source, generator)
-        draw = Draw(v.function, given, generator if shared else weakref.ref(generator), bool(v.args))
-        value = self.t.sizes.drawn_symbol(Drawn(len(self.draws)), peeked([*self.draws, draw])[-1])
+        draw = Draw(v.function, given, generator if shared else self._place(expect(v.args[0], InstanceVar)), bool(v.args))
+        now = peeked([*self.draws, draw], [g.real for g in self.generators])[-1]
+        value = self.t.sizes.drawn_symbol(Drawn(len(self.draws)), now)
         self.draws.append(draw)
         return SymVar(value)
+
+    def _place(self, of: InstanceVar) -> int:
+        """The place of a generator of the program's own, which is fetched anew for each call."""
+        if of not in self.generators:
+            self.generators.append(of)
+        return self.generators.index(of)
+
+    def _apart(self, v: DeferredVar, pending: DeferredVar) -> None:
+        """Guards that a call draws from another generator than one before it, which is made after it."""
+        drawn, other = self._source_of(v), self._source_of(pending)
+        if drawn is not None and other is not None and drawn != other:
+            self.t.guards.add("ALIAS", drawn, (other, False), self.t.tensors.where())
+
+    def _source_of(self, v: DeferredVar) -> Source | None:
+        """The source of a generator of the class that the program's own have; None for others."""
+        generator = self.generator_of(v)
+        if generator is PYTHONS:
+            return KnownSource.of(PYTHONS)
+        return v.args[0].source if type(generator) is random.Random and isinstance(v.args[0], InstanceVar) else None
 
     def computed_with(self, function: Any, args: list[Var]) -> list[Var]:
         """The arguments of a call: where the function computes with numbers, those that are drawn by now."""
