@@ -1,6 +1,7 @@
 """The order in which a copy of a set is gone through: eager's, which is not always that of the set or of adding its items."""
 
 import random
+import statistics
 import types
 from collections.abc import Callable
 
@@ -236,3 +237,18 @@ def test_items_of_a_subclass_of_int_stay_what_they_are():
 
     made = bytejit.compile(lambda x, v, w: (x, {v, w}), backend="eager")(torch.ones(1), 2.5, Size(4))[1]
     assert {type(v) for v in made} == {float, Size}
+
+
+class Weight:
+    """Its hash depends on its address."""
+
+
+def test_one_item_has_one_place():
+    def f(x, o):
+        one, types, made = {o}, {type(v) for v in (1.0, 2.0)}, {x}
+        made |= {x}
+        a, *rest = one
+        return sum(made) + statistics.mean([1.0, 2.0, 6.0]), a is o, rest, [*types], [v for v in one - {o}]
+
+    x, o = torch.ones(2), Weight()
+    assert repr(bytejit.compile(f, backend="eager", fullgraph=True)(x, o)) == repr(f(x, o))

@@ -137,6 +137,8 @@ class Iteration(Component):
             order = [*(k for k in v.real if k in v.items), *(k for k in v.items if k not in v.real)]
         elif all(map(is_constant, v.items)):
             order = list(v.cls(v.items))
+        elif len(v.items) < 2:
+            order = list(v.items)
         if order is None:
             raise Break("iterating a set whose order depends on addresses")
         return [v.items[k] for k in order]
