@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import bytejit
 
@@ -77,7 +78,26 @@ def trained(kind: Callable, compiled: bool) -> tuple:
     return losses, net.state_dict(), [p.grad for p in net.parameters()]
 
 
-@pytest.mark.parametrize("kind", [Queue, Initialised, Averaged])
+class Mean(nn.Module):
+    """Keeps the mean of its weights, as AveragedModel does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+        self.mean = AveragedModel(self.net)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls % 3 == 0:  # compiles again
+            x = x.cos()
+        self.mean.update_parameters(self.net)
+        with torch.no_grad():
+            self.net.weight.mul_(1.5)
+        return (self.net(x) + self.mean(x)).sum()
+
+
+@pytest.mark.parametrize("kind", [Queue, Initialised, Averaged, Mean])
 def test_counted_in_a_buffer(kind: Callable) -> None:
     """As eager, without a break, and no compile for each value: a value that keeps changing is an input of the graph."""
     bytejit.reset()

@@ -28,7 +28,7 @@ LARGEST = 16_384  # most elements of a tensor that the computation may pass thro
 LONGEST = 64  # most operations of the computation
 VALUES_LIMIT = 2  # entries of a site that hold for some values of tensors only (a mask with and without holes)
 EQUAL_LIMIT = 6  # the same where the values are whether floats are equal to something, which seldom changes
-SEEN_LIMIT = 2  # values of one buffer that graphs are made for: a flag that is set once, but no place where the next item goes
+SEEN_LIMIT = 2  # values of what is asked of a buffer that graphs are made for: a flag set once, no place where the next item goes
 FEW = 64  # floats of a buffer of which something is asked
 # what may be on the way: operations without effects that return the same for the same arguments
 PURE = frozenset(
@@ -65,8 +65,8 @@ COUNTED = frozenset(
 COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isnan", "isfinite"})
 
 
-# owner: TensorValues._counts; size: a set for each buffer of a module whose value was asked for; goes with the module
-_SEEN: IdentityMap[dict[str, set[int]]] = IdentityMap()
+# owner: TensorValues._counts; size: a set for each value that was asked of a module's buffer; goes with the module
+_SEEN: IdentityMap[dict[tuple, set[int]]] = IdentityMap()
 
 
 class TensorValues(Component):
@@ -124,8 +124,6 @@ class TensorValues(Component):
         if any(x.real.numel() > LARGEST or x in self.t.effects.data_set for x in tensors):
             return None
         lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)  # a symbolic int is a leaf, too
-        if lasting and not changes and any(map(self._counts, tensors)):
-            return None
         limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
         if not lasting and not changes and self.t.job.by_value >= limit:
             return None
@@ -141,6 +139,8 @@ class TensorValues(Component):
             raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
         if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
             return None
+        if lasting and not changes and self._counts(tensors, nodes, value):
+            return None
         if leaves:
             leaves.sort(key=lambda x: not isinstance(x, TensorVar))
             order = [x.node for x in leaves]
@@ -149,15 +149,18 @@ class TensorValues(Component):
             self.t.guard("VALUE", leaves[0].source, ComputedItems(run, tuple(x.origin for x in leaves), value.tolist()))
         return value
 
-    def _counts(self, x: TensorVar) -> bool:
-        """Whether a buffer has had so many values, each time that a trace asked for one, that the program counts in it.
-        It may hold the next value as another tensor."""
-        if not isinstance(x.source, (ModuleBuffer, ModuleParam)) or (module := self.t.modules.get(x.source)) is None:
-            return False
-        seen = (_SEEN.get(module) or _SEEN.set(module, {})).setdefault(x.source.key, set())
-        if len(seen) <= SEEN_LIMIT:
-            seen.add(hash(tuple(x.real.detach().flatten().tolist())))
-        return len(seen) > SEEN_LIMIT
+    def _counts(self, tensors: list[TensorVar], nodes: list[torch.fx.Node], value: torch.Tensor) -> bool:
+        """Whether what is asked of a module's buffers has had so many values, each time that a trace asked for it, that the
+        program counts in them. A buffer may hold its next value as another tensor."""
+        asked, found = (*map(called, nodes),), False
+        for x in tensors:
+            if not isinstance(x.source, (ModuleBuffer, ModuleParam)) or (module := self.t.modules.get(x.source)) is None:
+                continue
+            seen = (_SEEN.get(module) or _SEEN.set(module, {})).setdefault((x.source.key, asked), set())
+            if len(seen) <= SEEN_LIMIT:
+                seen.add(hash(tuple(value.flatten().tolist())))
+            found = found or len(seen) > SEEN_LIMIT
+        return found
 
     def _chain(self, last: torch.fx.Node) -> list | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
