@@ -5,8 +5,11 @@ import collections
 import enum
 import math
 
+import pytest
 import torch
 from torch import nn
+
+import bytejit
 
 from .harness import F, Spec, Turn, check, program
 
@@ -514,3 +517,53 @@ def test_floats_written_as_integers():
             return x - 1, str(e)
 
     return f
+
+
+HOOKS = {
+    "reads": lambda net, log, i: [net[0].register_forward_hook(lambda m, a, out: log.append(out.detach()))],
+    "two kinds": lambda net, log, i: [
+        net[0].register_forward_hook((lambda m, a, out: out * 2) if i % 2 else (lambda m, a, out: out + 1)),
+        net[0].register_forward_hook(lambda m, a, out: out * i),
+    ],
+    "before, with keywords": lambda net, log, i: [
+        net[0].register_forward_pre_hook(lambda m, a: (a[0] * 2,)),
+        net[2].register_forward_hook(lambda m, a, named, out: log.append(len(named)), with_kwargs=True),
+    ],
+    "of each layer": lambda net, log, i: [
+        m.register_forward_hook(lambda m, a, out, n=n: log.append((n, out.detach()))) for n, m in enumerate(net)
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "most"), [(kind, 4 if kind == "two kinds" else 2) for kind in HOOKS])
+def test_hooks_put_on_for_each_call(kind, most):
+    """Each hook has a key of its own: one more costs no compile"""
+    seen = []
+    for compile in (lambda f: f, lambda f: bytejit.compile(f, backend="eager")):
+        bytejit.reset()
+        torch.manual_seed(0)
+        net, log = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), []
+        f = compile(lambda x: net(x) * 2)
+        for i in range(8):
+            put_on = HOOKS[kind](net, log, i)
+            log.append(f(torch.arange(3.0) + i).detach())
+            for hook in put_on:
+                hook.remove()
+        seen.append(log)
+    torch.testing.assert_close(*seen)
+    assert bytejit.counters.total("graphs") <= most, bytejit.counters
+
+
+def test_all_items_of_a_dict_whose_keys_change():
+    """All at once, before and after the region writes it, and as views that are kept"""
+
+    def f(x, d):
+        rows, pairs, keys = [*d.values()], [*d.items()], d.keys()
+        d[5] = x
+        return x + sum(rows), pairs, [*keys], len(keys), [*d.items()], len(d), 101 in keys
+
+    compiled = bytejit.compile(f, backend="eager")
+    for i in range(10):
+        ours, theirs = ({100 + i * 7 + k: torch.full((3,), float(i + k)) for k in range(2)} for _ in range(2))
+        torch.testing.assert_close(compiled(torch.ones(3), ours), f(torch.ones(3), theirs))
+        assert list(ours) == list(theirs)

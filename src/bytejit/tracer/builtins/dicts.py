@@ -12,7 +12,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar, Var
 from bytejit.tracer.core.versions import NAMES_THE_KEY
-from bytejit.tracer.objects.changing_keys import lacks, picked
+from bytejit.tracer.objects.changing_keys import keys_change, lacks, picked
 from bytejit.tracer.objects.containers import base_of, key_of
 
 
@@ -275,6 +275,8 @@ for _kind in ("keys", "values", "items"):
 
     def _view(t: Tracer, args: list[Var], kwargs: dict[str, Var], kind: str = _kind) -> Var:
         d = _dict_base(t, args[0])
+        if keys_change(t, d):
+            return DictView(d, kind, complete=t.values.complete)
         t.values.complete(d)
         return DictView(d, kind)
 

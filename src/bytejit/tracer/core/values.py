@@ -201,18 +201,27 @@ VIEWS = {(of, kind): type(getattr(of(), kind)()) for of in (dict, OrderedDict) f
 
 
 class DictView(Var):
-    """keys(), values() or items() of a DictVar."""
+    """keys(), values() or items() of a DictVar. complete: called with it before anybody looks at what it holds."""
 
-    __slots__ = ("owner", "kind")
+    __slots__ = ("unread", "kind", "complete")
 
-    def __init__(self, owner: DictVar, kind: str, source: Source | None = None) -> None:
+    def __init__(
+        self, owner: DictVar, kind: str, source: Source | None = None, complete: Callable[[DictVar], None] | None = None
+    ) -> None:
         super().__init__(source)
-        self.owner, self.kind = owner, kind
+        self.unread, self.kind, self.complete = owner, kind, complete
+
+    @property
+    def owner(self) -> DictVar:
+        """The dict, all its keys known."""
+        if self.complete is not None:
+            self.complete(self.unread)
+        return self.unread
 
     @property
     def cls(self) -> type:
         """Views of an OrderedDict have classes of their own."""
-        return VIEWS[OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict, self.kind]
+        return VIEWS[OrderedDict if issubclass(self.unread.cls, OrderedDict) else dict, self.kind]
 
 
 class SliceVar(Var):

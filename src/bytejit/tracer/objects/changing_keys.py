@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from bytejit.guards.changing_sources import Looked
+from bytejit.guards.changing_sources import Looked, length_of
 from bytejit.guards.item_sources import present
 from bytejit.guards.kinds import SizeCondition
-from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source
-from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, Var
+from bytejit.guards.references import Ref
+from bytejit.guards.sources import Computed, InstanceDict, PastDict, Scope, Source
+from bytejit.tracer.core.values import DictVar, DictView, InstanceVar, SeqVar, Var, expect
 from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 
 from .class_facts import MRO, NAMESPACE, class_attribute
+from .containers import keys_source
 from .open_writes import ExternalDict, OpenWrites
 
 if TYPE_CHECKING:
     from bytejit.tracer.core.tracer import Tracer
 
+MOST_KEYS = 16  # of a dict that is gone through by places
 KINDS = (dict, list, tuple, collections.deque)
 TWO = "len({key, other}) == 2"  # as a dict tells its keys apart
 PLAIN_LOOKUPS = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
@@ -132,3 +136,47 @@ def all_new(t: Tracer, d: ExternalDict) -> bool:
         for other, _ in keys[:i]:
             t.guard("EXPR", source, SizeCondition(TWO, (("key", source), ("other", other))))
     return True
+
+
+def keys_change(t: Tracer, d: DictVar) -> bool:
+    """Whether it is a small dict from outside, as it came, with numbers for keys that a guard found to change."""
+    return (
+        isinstance(d, ExternalDict)
+        and not d.complete
+        and not d.late
+        and not d.known
+        and id(d) not in t.effects.dirty
+        and type(d.real) in (dict, collections.OrderedDict)
+        and 0 < len(d.real) <= MOST_KEYS
+        and not isinstance(d.source, NAMESPACES)
+        and length_of(keys_source(d)) in t.sizes.dynamic.changed
+        and all(type(key) is int for key in d.real)
+    )
+
+
+def all_items(t: Tracer, view: DictView) -> list[Var] | None:
+    """All items of a view of such a dict at once, by their places; None for other views."""
+    d = view.unread
+    if view.complete is None or not keys_change(t, d):
+        return None
+    t.guard("LEN_IS", d.origin, len(d.real))
+    rows = [_row_of(t, d, function) for kind, function in ROWS.items() if view.kind in (kind, "items")]
+    return rows[0] if len(rows) == 1 else [SeqVar([*pair], tuple) for pair in zip(*rows)]
+
+
+def _row_of(t: Tracer, d: DictVar, function: Callable[[dict], tuple]) -> list[Var]:
+    row = t.values.wrap(function(d.real), Computed(Ref.strong(function, function.__name__), (d.origin,)))
+    return expect(row, SeqVar).items
+
+
+def keys_of(d: dict) -> tuple:
+    """The keys of a dict."""
+    return tuple(d)
+
+
+def values_of(d: dict) -> tuple:
+    """Its values, in the same order."""
+    return tuple(d.values())
+
+
+ROWS: dict[str, Callable[[dict], tuple]] = {"keys": keys_of, "values": values_of}

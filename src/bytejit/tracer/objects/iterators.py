@@ -24,6 +24,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
+from .changing_keys import all_items
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import NEXT
 from .own_methods import IN_C, own_method
@@ -217,7 +218,9 @@ class Iteration(Component):
 
     def iterate(self, v: Var, sized: bool = False) -> list[Var]:
         """All items. A list's own items are returned as a new list."""
-        return list(self.each(v, sized))
+        v = self.t.values.real(v)
+        items = all_items(self.t, v) if type(v) is DictView else None
+        return list(self.each(v, sized)) if items is None else items
 
     def each(self, v: Var, sized: bool = False) -> Iterator[Var]:
         """The items one by one: what is done with one comes before the next is asked for. A list's own are those it holds now.
