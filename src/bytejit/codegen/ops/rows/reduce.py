@@ -80,8 +80,8 @@ _simple("amax", torch.amax)
 _simple("amin", torch.amin)
 _simple("any", torch.any, b8=True)
 _simple("all", torch.all, b8=True)
-_simple("is_any_true", torch._is_any_true, b8=True, kind="any")
-_simple("is_all_true", torch._is_all_true, b8=True, kind="all")
+_simple("is_any_true", torch.any, b8=True, kind="any")
+_simple("is_all_true", torch.all, b8=True, kind="all")
 
 
 @row("mean", ref=torch.mean)
