@@ -20,7 +20,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
 
-from .code_reach import hash_has_effects
+from .code_reach import lookup_has_effects
 from .library import real_object
 
 
@@ -37,7 +37,7 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
         real_args = [real_object(t, a) for a in args]
         real_kwargs = {k: real_object(t, v) for k, v in kwargs.items()}
         given = (*real_args, *real_kwargs.values())
-        tells = hash_has_effects(given)
+        tells = lookup_has_effects(given)
         if not tells:
             hash(given)
         if library and not tells:

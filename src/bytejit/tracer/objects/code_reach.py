@@ -97,17 +97,17 @@ def may_write(functions: list[types.FunctionType]) -> bool:
     return False
 
 
-def hash_has_effects(key: Any, depth: int = 3) -> bool:
+def lookup_has_effects(key: Any, depth: int = 3) -> bool:
     """Whether hashing or comparing an object, or a part of it, writes anything, by the code of its methods: tracer and guards
     look keys up more often than the program does."""
-    if issubclass(type(key), tuple) and any(hash_has_effects(part) for part in tuple.__iter__(key)):
+    if issubclass(type(key), tuple) and any(lookup_has_effects(part) for part in tuple.__iter__(key)):
         return True
     methods = [n for n in ("__hash__", "__eq__") if isinstance(class_attribute(type(key), n), types.FunctionType)]
     if not methods or depth == 0 or class_attribute(type(key), "__hash__") is object.__hash__:
         return False
     parts = {} if issubclass(type(key), (torch.Tensor, torch.nn.Module)) else own_attributes(key)
     functions = [f for name in methods for f in method_and_callees(type(key), name)]
-    return may_write(functions) or any(hash_has_effects(v, depth - 1) for v in parts.values())
+    return may_write(functions) or any(lookup_has_effects(v, depth - 1) for v in parts.values())
 
 
 def is_plain(obj: Any) -> bool:

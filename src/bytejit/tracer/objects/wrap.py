@@ -43,7 +43,7 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.sizes.called_anew import open_constant
 
 from .class_facts import MRO, NAMESPACE, class_lookup, hides_dict, is_named_tuple, replaces_lookup
-from .code_reach import hash_has_effects
+from .code_reach import lookup_has_effects
 from .containers import item_source, keys_source, model_key, runs_code
 from .external_generators import external_generator
 from .external_iterators import SEEN, external_iterator
@@ -318,7 +318,7 @@ class Wrapping(Component):
         pairs = real_items(d.real)
         keys = [key for key, _ in pairs]
         for key in keys:
-            if type(key) is not str and hash_has_effects(key):
+            if type(key) is not str and lookup_has_effects(key):
                 raise Break(f"keys whose __hash__ has effects ({type(key).__name__})")
         self.t.guard("DICT_KEYS", keys_source(d), tuple(keys))
         gone, read, d.complete = d.deleted, d.items, True
