@@ -89,3 +89,30 @@ def test_few_compiles(name: str, backend: str) -> None:
             alike(a, b)
         if n == SIZES[-1]:
             assert entries(compiled) <= 2
+
+
+DRAWS: dict[str, Callable] = {
+    "normal_": lambda x: x.clone().normal_(0, 2),
+    "normal_ of a transposed tensor": lambda x: torch.empty_like(x.t()).normal_(),
+    "random_": lambda x: x.clone().random_(),
+    "random_(to)": lambda x: x.clone().random_(7),
+    "random_(from, to)": lambda x: x.clone().random_(3, 12),
+    "bernoulli_ of tensors": lambda x: x.clone().bernoulli_(x),
+    "randint_like": lambda x: torch.randint_like(x, 7) + torch.randint_like(x, 2, 9),
+    "rsample": lambda x: torch.distributions.Normal(x, x.exp()).rsample(),
+    "max_norm": lambda x: torch.nn.functional.embedding((x * 4).long(), torch.arange(10.0).view(5, 2), max_norm=1.0),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_of_many_sizes(name: str) -> None:
+    f = DRAWS[name]
+    compiled = bytejit.compile(f)
+    for n in SIZES:
+        x, made = torch.rand(n, 3), []
+        for run in (f, compiled):
+            torch.manual_seed(n)
+            made += [run(x), torch.rand(2)]
+        alike(made[2], made[0])
+        assert torch.equal(made[3], made[1])
+    assert entries(compiled) <= 2

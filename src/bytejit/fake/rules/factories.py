@@ -67,6 +67,14 @@ def _like(
     return new(m.shape, formatted_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
+@row("randint_like", "randint_like.low_dtype")
+def _like_drawn(x: HasMeta, *bounds: int, **options: Any) -> Meta:
+    low, high = (0, *bounds)[-2:]
+    if not low < high:
+        raise NeedsMeta
+    return _like(x, **options)
+
+
 def _like_filled(x: HasMeta, value: Any, **options: Any) -> Meta:
     return _like(x, **options)
 

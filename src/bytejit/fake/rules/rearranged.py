@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import Any, NoReturn
 
@@ -12,6 +12,7 @@ from bytejit.common.spec import channels_last_stride, contiguous_stride
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, Size, is_one, memory_order, new, numel, row
 from .elementwise import broadcast, like_stride, permuted_stride, sorted_dims
+from .factories import formatted_stride
 from .products import suggests_channels_last
 from .view_shapes import viewed_stride
 
@@ -26,6 +27,44 @@ def _normal_in_place(x: HasMeta, mean: float = 0, std: float = 1, **options: Any
     if not std >= 0 or not (x.m.dtype.is_floating_point or x.m.dtype.is_complex):
         raise NeedsMeta
     return x.m
+
+
+@row("random_", "random_.to", "random_.from")
+def _random_in_range(x: HasMeta, *bounds: int | None, **options: Any) -> Meta:
+    low, high = bounds if len(bounds) == 2 else (0, *(bounds or (None,)))
+    if x.m.dtype.is_complex or high is not None and (low is None or not low < high):
+        raise NeedsMeta
+    return x.m
+
+
+@row("bernoulli_.Tensor")
+def _bernoulli_in_place(x: HasMeta, p: HasMeta, **options: Any) -> Meta:
+    if not p.m.dtype.is_floating_point or p.m.shape != x.m.shape or x.m.dtype.is_complex:
+        raise NeedsMeta
+    return x.m
+
+
+@row("embedding_renorm_")
+def _renormed_in_place(x: HasMeta, index: HasMeta, max_norm: float, norm_type: float) -> Meta:
+    if len(x.m.shape) != 2 or not x.m.dtype.is_floating_point or index.m.dtype not in (torch.int64, torch.int32):
+        raise NeedsMeta
+    return x.m
+
+
+def _of_a_copy(in_place: Callable) -> Callable:
+    """The rule of what torch makes of an op in place: a copy that the op writes into."""
+
+    def rule(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+        m = in_place(x, *rest, **options)
+        return new(m.shape, formatted_stride(m), m.dtype, m.device)
+
+    return rule
+
+
+row("normal_functional")(_of_a_copy(_normal_in_place))
+row("random", "random.to", "random.from")(_of_a_copy(_random_in_range))
+row("bernoulli.Tensor")(_of_a_copy(_bernoulli_in_place))
+row("embedding_renorm")(_of_a_copy(_renormed_in_place))
 
 
 @row("_sample_dirichlet", "_standard_gamma", "poisson")
