@@ -88,6 +88,17 @@ def test_jacobians(x):
     )
 
 
+@case(F(2, 3), graphs=1)
+def test_nested_transforms_of_a_module(x):
+    """functional_call restores the module's tensors in the inner transform, and so in the outer one"""
+    weights = weights_of(NET)
+    each = torch.vmap(lambda w, a: func.functional_call(NET, w, (a,)).sin(), (None, 0))
+    out, pull = func.vjp(lambda a: each(weights, a), x)
+    return pull(torch.ones_like(out)), func.jacrev(lambda w: torch.vmap(func.jacfwd(each, 1), (None, 0))(w, x[None]).sum())(
+        weights
+    )
+
+
 @case(F(4, 3), I(4, hi=2), graphs=1, tol=(1e-5, 1e-6))
 def test_gradients_of_each_sample(x, y):
     """Gradients of each sample: vmap of grad of functional_call of a module"""

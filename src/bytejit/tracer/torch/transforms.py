@@ -211,7 +211,8 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         result, asked = inside(t, kind, flat, leaves, options)
     finally:
         torch._C._set_grad_enabled(grad)
-        changed, t.effects.touched = t.effects.touched, {**outer, **t.effects.touched}
+        changed = t.effects.touched
+        t.effects.touched = changed.within(outer)
     if (
         any(v.fake._version != n for v, n in before.items())
         or deferred != (t.deferred.count, len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
@@ -233,6 +234,15 @@ class Touched(dict):
         if key not in self and isinstance(v, DictVar):
             self.before[key] = held_by(v)
         super().__setitem__(key, v)
+
+    def within(self, outer: dict[int, Var]) -> dict[int, Var]:
+        """What `outer` holds when this is a part of it."""
+        if not isinstance(outer, Touched):
+            return {**outer, **self}
+        both = Touched()
+        both.before = {**self.before, **outer.before}
+        dict.update(both, {**outer, **self})
+        return both
 
     def same(self, key: int) -> bool:
         """Whether a dict holds what it held before."""
