@@ -7,6 +7,8 @@ import torch
 from torch.optim import swa_utils
 from torch.utils.checkpoint import checkpoint
 
+import bytejit
+
 from .harness import F, I, program
 from .test_autograd import Square
 from .test_training import CLOSE, LOSS, net, run, seen
@@ -252,3 +254,16 @@ def test_penalty():
         return step, seen(model, opt)
 
     run(build, *BATCH)
+
+
+def test_lists_that_foreach_operators_write():
+    """they return the list that they were given"""
+
+    def f(x, factor):
+        a, pair = [x.clone(), x.exp()], (x.clone(),)
+        b, c = torch._foreach_add_(a, 1.0), torch._foreach_add_(a, [x, x], alpha=factor)
+        b.append(x)
+        return b, c is a and b is a, type(c), torch._foreach_mul_(pair, 2) is pair
+
+    want, got = (g(torch.ones(3), torch.tensor(2.0)) for g in (f, bytejit.compile(f, fullgraph=True)))
+    assert got[1:] == want[1:] and all(map(torch.equal, got[0], want[0]))

@@ -20,7 +20,7 @@ from bytejit.shapes.symbols import hint, is_symbolic
 from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import FuncVar, Known, SeqVar, TensorVar, Var, expect
 
 PRODUCTS: dict[str, Callable] = {"addcdiv": torch.div, "addcmul": torch.mul}  # what the factor is of
 ADDED: dict[str, Callable] = {"add": torch.Tensor.add, "sub": torch.Tensor.sub}
@@ -102,7 +102,7 @@ def _foreach(function: Callable, one: Callable, in_place: bool) -> None:
         if any(len(c) != len(columns[0]) for c in (*columns, given)):
             raise Break(f"{function.__name__} of lists of other lengths")
         made = [t.tensors.call_tensor_op(one, list(row), {word: f}) for *row, f in zip(*columns, given)]
-        return NONE if in_place else SeqVar(made, tuple)
+        return args[0] if in_place else SeqVar(made, tuple)
 
 
 for _name in ("add", "sub", "addcdiv", "addcmul", "add_", "sub_", "addcdiv_", "addcmul_"):

@@ -165,7 +165,8 @@ class Tensors(Component):
             return known  # x.contiguous(), x.to(same): the very same tensor
         node = self.add_node(fn, method, node_args, node_kwargs)
         node.meta["val"] = result
-        return self.wrap_result(node, result)
+        given = next((a for a, fake in zip(args, fake_args) if fake is result), None)  # foreach in place: the list itself
+        return self.wrap_result(node, result) if given is None or isinstance(result, torch.Tensor) else given
 
     def one_tensor(self, fn: Any, args: list[Var]) -> TensorVar:
         """`call_tensor_op` for an operation that returns one tensor. Raises: Break."""
