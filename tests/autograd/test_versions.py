@@ -298,6 +298,33 @@ def test_data_that_is_returned_counts_its_own_writes(backend: str, grad: bool) -
     assert found[1] == found[0]
 
 
+def written_inside(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Results that were written before they are returned, and tensors in their memory."""
+    y, z, u = w * x, x.sin(), torch.zeros(3)
+    y.add_(1)
+    y[0] = 2
+    u[0], u[1:] = 1, 2
+    data, other = z.data, z.data
+    data.mul_(2)
+    data[0] = 3
+    z.add_(1)
+    return y, y[1:], z, data, data[1:], other, z.detach(), z[:2].detach(), u.view(3, 1), x[1:].detach(), x.data, (x * 2).data
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.cxx)])
+def test_versions_of_results_count_the_writes(backend: str, grad: bool) -> None:
+    """As many as eager counts, also later where results share memory; what is detached is no view."""
+    found = []
+    for f in (written_inside, bytejit.compile(written_inside, backend=backend)):
+        made = f(torch.ones(3, requires_grad=grad), torch.ones(3))
+        for i in (3, 5, 7):
+            made[i].add_(i)
+        views = [made[i]._is_view() for i in (3, 5, 6, 7, 9, 10, 11)]
+        found.append([views, *((t._version, t.requires_grad, t.tolist()) for t in made)])
+    assert str(found[1]) == str(found[0])
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_eager(name: str, backend: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.graph import Alias, Aten, OutputValue
 from bytejit.common import profiler_ranges, registry
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.spec import span_of
@@ -169,6 +169,25 @@ def storage_of(x: Any) -> torch.UntypedStorage | None:
 
 
 def counted(call: Callable, aten: Aten) -> Callable:
+    """`call`, after which versions count the program's writes: those of the inputs that it writes, each once itself, and those of
+    what it makes."""
+    made = {i: o.version for i, o in enumerate(aten.outputs) if isinstance(o, (OutputValue, Alias)) and o.version}
+    return writes_counted(counting_made(call, made, aten.single) if made else call, aten)
+
+
+def counting_made(call: Callable, made: Mapping[int, int], single: bool) -> Callable:
+    """`call`, after which outputs have these versions."""
+    at, versions = tuple(made), tuple(made.values())
+
+    def setting_versions(*inputs: Any) -> Any:
+        found = call(*inputs)
+        torch._C._autograd._unsafe_set_version_counter((found,) if single else tuple([found[i] for i in at]), versions)
+        return found
+
+    return setting_versions
+
+
+def writes_counted(call: Callable, aten: Aten) -> Callable:
     """`call`, after which the versions of the inputs that it writes count the program's writes: it writes each once itself."""
     silent = {m.input: 0 for m in aten.mutations if m.writes == 0}
     more = tuple(m.input for m in aten.mutations for _ in range(1, m.writes))

@@ -18,9 +18,10 @@ FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call,
 
 @dataclass(frozen=True)
 class OutputValue:
-    """A user output: the value at `position` of the graph's output tuple."""
+    """A user output: the value at `position` of the graph's output tuple. version: how many of the program's writes it counts."""
 
     position: int
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Input:
 @dataclass(frozen=True)
 class Alias:
     """A user output: a view of `of`. Units: elements; sizes may be symbolic; `offset` counts from `of`'s first element, not from
-    its storage's. dtype: of the view, where it is another. apart: writes into it do not count in `of`'s version, as for `.data`.
+    its storage's. dtype: of the view, where it is another. apart: writes into it do not count in `of`'s version, as for `.data`,
+    but in that of all outputs with this number. detached: it is no view for autograd, as what `.detach()` returns. version: as in
+    `OutputValue`; 0 where it is that of an input.
     """
 
     of: OutputValue | Input
@@ -41,7 +44,9 @@ class Alias:
     stride: tuple
     offset: int
     dtype: torch.dtype | None = None
-    apart: bool = False
+    apart: int | None = None
+    detached: bool = False
+    version: int = 0
 
 
 def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -92,7 +97,7 @@ def renumbered(out: Out, value: Callable[[int], int] = same, input: Callable[[in
     """An output with other numbers: of its value, and of its input."""
 
     def at(of: OutputValue | Input) -> OutputValue | Input:
-        return OutputValue(value(of.position)) if isinstance(of, OutputValue) else Input(input(of.index))
+        return replace(of, position=value(of.position)) if isinstance(of, OutputValue) else Input(input(of.index))
 
     if isinstance(out, Alias):
         return replace(out, of=at(out.of))

@@ -222,12 +222,22 @@ class Outputs:
         self.position: dict[Root, int] = {}
         self.whole: dict[Root, Fake] = {}  # which of a fresh storage's tensors is the one that is made
         self.shown: dict[Root, Root] = {}  # storage -> how it is read
+        self.data: list[Fake] = []  # one of those that count their writes together, and apart from their storage's
 
     def show(self, root: Root) -> None:
         """Note an output. Raises: CannotNormalise where memory is shown both as it is and conjugated, as a value of its own."""
         of = root.lazy or root
         if root.stale() or root.lazy is not None and of.index is not None or self.shown.setdefault(of, root) is not root:
             raise CannotNormalise("an output is conjugated or negated when it is read, and what it views is seen as well")
+
+    def apart(self, x: Fake, of: Fake) -> int | None:
+        """A number for those outputs that count their writes together, and apart from `of`, in whose memory they are."""
+        if not counts_apart(x, of):
+            return None
+        known = next((i for i, y in enumerate(self.data) if y.bound.root is x.bound.root and not counts_apart(x, y)), None)
+        if known is None:
+            self.data.append(x)
+        return len(self.data) - 1 if known is None else known
 
     def add(self, node: torch.fx.Node) -> int:
         self.nodes.append(node)
@@ -308,20 +318,22 @@ def out_of(rec: Recorder, found: Outputs, given: object, gradient: bool = False)
     if not gradient:
         found.show(root)
     base = Input(root.index) if root.index is not None else OutputValue(found.of_root(root))
-    m, apart = x.m, counts_apart(x, root.fake)
+    m, apart = x.m, found.apart(x, root.fake)
+    version = 0 if x.is_inference() or root.index is not None and apart is None else x._version
+    alias = Alias(base, m.shape, m.stride, 0, None, apart, not x.is_inference() and not x._is_view(), version)
     if m.dtype is not root.spec.dtype:
         start, rest = divmod(root.offset * root.spec.dtype.itemsize, m.dtype.itemsize)
         if rest or m.offset < start:
             raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}, and begins before its base")
-        return Alias(base, m.shape, m.stride, m.offset - start, m.dtype, apart)
+        return replace(alias, offset=m.offset - start, dtype=m.dtype)
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
         # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
-        if x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
-            return base
-        return Alias(base, m.shape, m.stride, 0, apart=apart)
+        if apart is None and x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
+            return base if isinstance(base, Input) else replace(base, version=version)
+        return alias
     if m.offset < root.offset:
         raise CannotNormalise("an output begins before its base")
-    return Alias(base, m.shape, m.stride, m.offset - root.offset, apart=apart)
+    return replace(alias, offset=m.offset - root.offset)
 
 
 def counts_apart(x: Fake, of: Fake) -> bool:

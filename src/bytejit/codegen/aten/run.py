@@ -43,6 +43,7 @@ class _Writer:
         self.consts: dict[int, str] = {}
         self.sizes = SizeText(self.symbol)
         self.symbols: dict[str, str] = {}
+        self.data: dict[int, str] = {}  # lines that make what outputs count their writes in
 
     def source(self) -> str:
         """The whole function."""
@@ -67,6 +68,7 @@ class _Writer:
                     lines.append(f"    del {', '.join(dead)}")
         outputs = [self.arg(a) for a in nodes[-1].args[0]]
         results = [self.out(out, outputs, given) for out in self.aten.outputs]
+        lines += self.data.values()
         lines += [f"    {self.input(m.input, given)}.copy_({outputs[m.position]})" for m in self.aten.mutations]
         lines.append(f"    return {results[0] if self.aten.single else '(' + ''.join(r + ', ' for r in results) + ')'}")
         return "\n".join(lines) + "\n"
@@ -127,10 +129,13 @@ class _Writer:
             return self.size(out.value)
         if isinstance(out, Input):
             return self.input(out.index, given)
-        base = self.out(out.of, outputs, given) + (".data" if out.apart else "")
+        base = self.out(out.of, outputs, given)
+        if out.apart is not None:
+            self.data[out.apart], base = f"    d{out.apart} = {base}.data", f"d{out.apart}"
         offset, dims = self.sizes(out.offset), self.sizes.dims
         if out.dtype is not None:
             self.names["memory_as"] = memory_as
             base = f"memory_as({base}, {self.const(out.dtype)})"
         start = f"{base}.storage_offset() + {offset}" if isinstance(out.of, Input) else offset
-        return f"as_strided({base}, {dims(out.size)}, {dims(out.stride)}, {start})"
+        view = f"as_strided({base}, {dims(out.size)}, {dims(out.stride)}, {start})"
+        return f"{view}.detach()" if out.detached else view

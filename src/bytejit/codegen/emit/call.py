@@ -265,10 +265,14 @@ class CallPrinter(Operands):
             return flat[o.position]
         if isinstance(o, out_of.Input):
             return f"p{o.index}"
-        base = self.out(o.of, flat) + (".data" if o.apart else "")
+        base = self.out(o.of, flat)
+        if o.apart is not None:
+            if (line := f"d{o.apart} = {base}.data") not in self.lines:
+                self.lines.append(line)
+            base = f"d{o.apart}"
         if o.dtype is not None:
             base = f"{self.bind('memory_as', out_of.memory_as)}({base}, {self.value(o.dtype)})"
-        return self.window(base, o.size, o.stride, o.offset)
+        return self.window(base, o.size, o.stride, o.offset) + (".detach()" if o.detached else "")
 
     def _function(self, result: str) -> CallSource:
         checks = any(type(line) is CheckLine for line in self.lines)
