@@ -255,3 +255,25 @@ def test_randint_in_the_words_of_random() -> None:
             return x, str(e)
 
     assert repr(bytejit.compile(f, backend="eager")(torch.ones(1))) == repr(f(torch.ones(1)))
+
+
+@pytest.mark.parametrize("limit, breaks", [(0.0, False), (0, False), (1.5, False), (-1, False), (0.5, True)])
+def test_a_branch_on_what_rand_draws(limit, breaks) -> None:
+    """A comparison that all numbers that can be drawn answer alike is no break; the number is drawn all the same."""
+
+    def f(x):
+        for _ in range(2):
+            if torch.rand([]) < limit:
+                x = x + 1
+            if limit <= torch.rand(1):
+                x = x * 2
+        return torch.nn.functional.dropout(x)
+
+    compiled, x = bytejit.compile(f), torch.ones(5)
+    for seed in range(3):
+        given = []
+        for each in (f, compiled):
+            torch.manual_seed(seed)
+            given.append((each(x), torch.get_rng_state()))
+        assert all(map(torch.equal, *given))
+    assert bool(bytejit.counters["breaks"]) == breaks

@@ -30,6 +30,7 @@ from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, 
 from bytejit.tracer.objects.own_methods import OF_NUMBERS, OF_SEQUENCES, answers
 from bytejit.tracer.sizes.numbers import numbers_in
 from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
+from bytejit.tracer.sizes.uniform_numbers import decided
 from bytejit.tracer.sizes.unit_strides import READERS
 
 from . import conjugate_views
@@ -356,4 +357,6 @@ class Tensors(Component):
         known = self.t.tensor_values.python_value(v, bool)
         if known is not None:
             return self.t.const(known)
+        if (sure := decided(v)) is not None:
+            return sure
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
