@@ -243,6 +243,36 @@ def test_an_output_that_is_not_used(function, runs, backend):
     beside(backend, lambda x, w: function.apply(x @ w), data, back, torch_runs=runs)
 
 
+class Affine(torch.autograd.Function):
+    """Two outputs. Its backward makes something of zeros."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x)
+        return x * w, x + w
+
+    @staticmethod
+    def backward(ctx, first, second):
+        (x,) = ctx.saved_tensors
+        return first * x + 1 + second.sin(), first + second * 2 + 3
+
+
+@pytest.mark.parametrize("used, through", [((2, 3), 0), ((2, 3, 4), 0), ((0, 1, 5), 2), ((2,), 2), ((4,), 2)])
+def test_outputs_behind_and_beside_functions_that_are_not_used(used, through):
+    """A compiled backward pass runs where each output of each function gets a gradient from an output that is used."""
+
+    def program(x, w):
+        first, second = Affine.apply(x, w)
+        third, fourth = Affine.apply(first.sin(), x.cos())
+        return first * 2, second.exp(), third + first, fourth * second, x.sin(), w * 2
+
+    def drive(f, x, w):
+        outputs = f(x, w)
+        sum(outputs[i].sum() * (i + 1) for i in used).backward()
+
+    beside("inductor", program, lambda: [torch.linspace(0.1, k, 4).requires_grad_() for k in (1, 2)], drive, torch_runs=through)
+
+
 def test_a_value_that_changes_before_the_backward_pass():
     def drive(f, x, w):
         global EPS

@@ -20,6 +20,7 @@ from bytejit.codegen.aten.applied_functions import conditions, has_passes
 from bytejit.codegen.aten.graph import Alias, Aten, Input, base_of
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
+from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
@@ -56,7 +57,9 @@ class TrainingProgram:
     def __init__(self, gm: fx.GraphModule, parts: Parts, forward: Callable, backward: Callable[[Aten], Callable]) -> None:
         self.parts, self.forward, self.build = parts, forward, backward
         self.plain = gm.forward
-        self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
+        applies = [n.target for n in gm.graph.nodes if has_passes(n)]
+        self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), bool(applies)
+        self.hidden = not all(isinstance(target, Applied) for target in applies)  # one is in a part, such as a checkpoint's
         self.conditions = conditions(gm)
         self.autocast, self.casts = autocast_now(), autocast_state()
         # by which tangents are undefined, and which gradients are not asked for
@@ -256,11 +259,17 @@ class TrainingProgram:
             return "autocast is on around it and was not around the forward pass"
         if self.reentrant and not torch.autograd._is_checkpoint_valid():
             return "a reentrant checkpoint asks how it was called"
-        if self.applies and missing:  # what its backward makes of zeros, or of nothing, need not be linear
+        if self.applies and missing and self.is_applied_to(missing):
             return "an output of a graph with an autograd function was not used"
         if self.conditions and not all(holds() for holds in self.conditions):
             return "what the backward of an autograd function reads is another than it was"
         return ""
+
+    def is_applied_to(self, missing: frozenset[int]) -> bool:
+        """Whether the backward of an autograd function gets a gradient from outputs alone that were not used: what it makes of
+        zeros, or of nothing, need not be linear."""
+        given = ~sum(1 << i for i in missing)
+        return self.hidden or any(not results & given for results in self.parts.kept.applied)
 
     def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:
         """A tangent in the layout that the backward graph was made for; where it is undefined, memory that nothing reads."""

@@ -22,6 +22,7 @@ from .leaf_order import ACCUMULATES, order_of_leaves
 
 SAVED, RAW = "_saved_", "_raw_saved_"
 NON_LEAF = "_NonLeafBackward"
+APPLIED = "TracedFunctionBackward"
 # kept up to date by the forward pass itself, which changes no version
 STATISTICS = ("running_mean", "running_var")
 TWICE = (
@@ -58,12 +59,14 @@ _NAMED = r" \[[\d, ]*\]\](, which is output \d+ of \w+,)? is at version"  # what
 class Kept:
     """What eager saves. holders: in the order in which a backward pass comes to them, without repeats; reach: for each result the
     inputs that a pass from it leads to, as bits; order: the inputs that are leaves, as it comes to them; alone: the results that
-    share their node of autograd with no other one."""
+    share their node of autograd with no other one; applied: for each output of an autograd function of the program's, the results
+    that its gradient comes from, as bits."""
 
     holders: tuple[Holder, ...] = ()
     reach: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
+    applied: frozenset[int] = frozenset()
 
 
 class Versions:
@@ -113,7 +116,8 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
     order = _ordered(primals)
     leads_to = _leading(order, leaves)
     holders: dict[Holder, None] = {}
-    for node, results in _nodes(primals, order).items():
+    nodes = _nodes(primals, order)
+    for node, results in nodes.items():
         names = [n for n in dir(node) if n.startswith(RAW) and _filled(node, n)]
         if not names:
             continue
@@ -126,7 +130,8 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
         holders.setdefault(Holder(results, leads_to[node], ins, outs, texts))
     results_of = Counter(p.grad_fn for p in primals)
     alone = tuple(k for k, p in enumerate(primals) if results_of[p.grad_fn] == 1)
-    return Kept(tuple(holders), tuple(leads_to[p.grad_fn] for p in primals), order_of_leaves(primals, leaves), alone)
+    reach = tuple(leads_to[p.grad_fn] for p in primals)
+    return Kept(tuple(holders), reach, order_of_leaves(primals, leaves), alone, _applied(primals, nodes))
 
 
 def _ordered(primals: Sequence[Fake]) -> list[torch.autograd.graph.Node]:
@@ -156,6 +161,18 @@ def _nodes(primals: Sequence[Fake], order: Sequence[torch.autograd.graph.Node]) 
             if following is not None:
                 found[following] |= found[node]
     return {n: found[n] for n in sorted(order, key=lambda n: n._sequence_nr(), reverse=True)}
+
+
+def _applied(primals: Sequence[Fake], nodes: Mapping[torch.autograd.graph.Node, int]) -> frozenset[int]:
+    """For each output of an autograd function of the program's the results that its gradient comes from, as bits. nodes: as
+    `_nodes` has them."""
+    found: Counter = Counter()
+    for k, p in enumerate(primals):
+        found[p.grad_fn, p.output_nr] |= 1 << k
+    for node, results in nodes.items():
+        for edge in node.next_functions:
+            found[edge] |= results
+    return frozenset(bits for (node, _), bits in found.items() if node is not None and node.name() == APPLIED)
 
 
 def _leading(order: Sequence[torch.autograd.graph.Node], leaves: Sequence) -> dict[torch.autograd.graph.Node, int]:
