@@ -88,10 +88,11 @@ def test_torchs_own_hooks_take_compiled_graphs():
     beside("aot_eager", lambda m: m(torch.ones(5, 4)), net, drive)
 
 
-def test_a_hook_on_an_accumulator_and_a_whole_step():
+@pytest.mark.parametrize("register", ["register_hook", "register_prehook"])
+def test_a_hook_on_an_accumulator_and_a_whole_step(register):
     (m,), log = net(), []
     held = accumulator(m[0].weight)
-    held.register_hook(lambda *_: log.append("accumulated"))
+    getattr(held, register)(lambda *_: log.append("accumulated"))
 
     def step(x):
         m.zero_grad()
@@ -100,7 +101,7 @@ def test_a_hook_on_an_accumulator_and_a_whole_step():
     compiled = bytejit.compile(step, backend="aot_eager")
     compiled(x())
     compiled(x())
-    assert log == ["accumulated"] * 2
+    assert log == ["accumulated"] * 2 and held is accumulator(m[0].weight)
 
 
 # ---- hooks of what gets no gradient: eager does not come to them ----------------------------------------------------------

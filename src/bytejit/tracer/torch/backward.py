@@ -78,8 +78,8 @@ class Backward(Component):
         if any(v.watched is not None for v in self.t.deferred_calls):
             raise Break("the backward pass after a hook was put on a tensor in the region")
         for v in leaves:
-            if v.real is not None and accumulator_is_held(v.real):
-                raise Break("the backward pass to a tensor whose gradient accumulator the program holds")
+            if v.real is not None and accumulator_has_hooks(v.real):
+                raise Break("the backward pass to a tensor with hooks on its gradient accumulator")
             for name in HOOKS if v.real is not None else ():
                 hooks = getattr(v.real, name)
                 if hooks:
@@ -204,11 +204,30 @@ def is_freed(node: torch.autograd.graph.Node) -> bool:
     return False
 
 
-def accumulator_is_held(leaf: torch.Tensor) -> bool:
-    """Whether the program holds the node that accumulates a leaf's gradient: it may have registered hooks on it, which torch
-    does not list. A node without other references is made here, and has one reference."""
+def accumulator_has_hooks(leaf: torch.Tensor) -> bool:
+    """Whether hooks may be on the node that accumulates a leaf's gradient. torch lists none: a hook that is put there says what
+    else is in its dict. Those of torch.distributed are in C++ and in no dict: there each node counts that something holds (a
+    node without other references is made here, and has one reference)."""
     with torch.enable_grad(), torch._C.DisableTorchFunction():
-        return leaf.requires_grad and sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
+        if not leaf.requires_grad:
+            return False
+        held = sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
+        node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
+    if held and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return True
+    return any(_others(register) for register in (node.register_hook, node.register_prehook))
+
+
+def _others(register: Callable) -> bool:
+    """Whether there are hooks beside the one that is registered, and removed, here."""
+    handle = register(_no_change)
+    hooks = handle.hooks_dict_ref()
+    handle.remove()
+    return bool(hooks)
+
+
+def _no_change(*_: object) -> None:
+    """A hook that changes nothing."""
 
 
 # ---- the calls -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""Training with what torch.nn.utils puts on modules, with hooks of modules, and with optimizers that call a closure"""
+
+import warnings
+
+import pytest
+import torch
+from torch.nn.utils import prune
+
+import bytejit
+
+from .harness import F, I
+from .test_training import CLOSE, LOSS, net, run, seen
+
+
+def normed(model):
+    """The old forms: the module holds a tensor whose history leads to its parameters"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.nn.utils.weight_norm(model[0])
+    torch.nn.utils.spectral_norm(model[2])
+
+
+def pruned(model):
+    prune.l1_unstructured(model[0], "weight", 0.3)
+    prune.random_structured(model[2], "weight", 0.2, dim=1)
+
+
+def trained(change, model=None):
+    """A training step of a changed network."""
+
+    def build():
+        m = net() if model is None else model()
+        change(m)
+        opt = torch.optim.SGD(m.parameters(), lr=0.1)
+
+        def step(x, y):
+            opt.zero_grad()
+            loss = LOSS(m(x), y)
+            loss.backward()
+            opt.step()
+            return loss.detach()
+
+        state = seen(m, opt)
+        return step, lambda: (state(), [*m.buffers()])
+
+    return build
+
+
+@pytest.mark.parametrize("change", [normed, pruned])
+def test_weights_computed_in_hooks(change):
+    """One graph a step: what holds the history of a weight puts no hooks on it"""
+    run(trained(change), F(16, 8), I(16, hi=4), tol=CLOSE)
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_closures(line_search):
+    """LBFGS: what its closure computes is compiled; numbers of the search decide branches, which break the graph"""
+
+    def made():
+        m = net().double()
+        opt = torch.optim.LBFGS(m.parameters(), lr=0.5, max_iter=3, history_size=2, line_search_fn=line_search)
+
+        def step(x, y):
+            def closure():
+                opt.zero_grad()
+                loss = LOSS(m(x), y)
+                loss.backward()
+                return loss
+
+            return opt.step(closure)
+
+        return m, step
+
+    (a, step), (b, plain) = made(), made()
+    compiled = bytejit.compile(step, backend="eager")
+    data = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        batch = torch.randn(16, 8, generator=data).double(), torch.randint(0, 4, (16,), generator=data)
+        torch.testing.assert_close(compiled(*batch), plain(*batch))
+        torch.testing.assert_close([*a.parameters()], [*b.parameters()])
+    assert bytejit.counters.total("graphs") > 5
+
+
+def test_a_length_that_grows():
+    """A list that each call makes longer, with loops over it: one site after the other does not compile up to the limit"""
+
+    def grow(x, before):
+        before.append(x)
+        n = len(before)
+        y = x
+        for b in before:
+            y = y + b
+        parts = [y * 2] * n
+        for i in range(n - 1, -1, -1):
+            parts[i] = parts[i] + before[i]
+        for i in range(n):
+            y = y + parts[i]
+        return y
+
+    compiled = bytejit.compile(grow, backend="eager")
+    a, b = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i in range(60):
+            x = torch.full((3,), float(i))
+            assert torch.equal(compiled(x, a), grow(x, b))
+    assert bytejit.counters.total("graphs") < 40
