@@ -157,7 +157,7 @@ def _entry_of(
     where = function.place(point)
     if found.cause is not None:
         _note_break(function, found.cause, found.cause_where, options)
-    works = found.asked or "compiled_callee" in found.env and holds_work(args)
+    works = found.asked or "compiled_callee" in found.env and (found.callee_works or holds_work(args))
     if found.ops == 0 and (found.empty or not works):
         return _held_nothing(function, state, args, found, where, time.perf_counter() - began)
     function.back_off.found_work(point, args)

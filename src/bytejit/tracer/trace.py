@@ -69,6 +69,9 @@ class Trace:
     resolve: Callable[[], None] = lambda: None  # adds what is known of symbols to the guards: after the backend has run
     asked: bool = False  # whether the program called is_compiling()
     at_work: bool = True  # whether tensors or modules were met
+    callee_works: bool = (
+        False  # whether operations were met behind its end, before what broke the graph: in the call that it ends at
+    )
     let_go: Callable[[], None] = lambda: None  # forgets the program's objects: after the entry is built
     modes: bool = False  # whether torch function modes were active around the call
     by_value: bool = False  # values of tensors among the arguments were taken as constants
@@ -86,6 +89,7 @@ def trace(job: Job, compiled_callee: Callable | None = None) -> Trace:
 
 def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
+    met = 0  # operations before the break
     seen: set[int] = set()
     job = replace(job)
     t = new_tracer(job, stop_at)
@@ -99,6 +103,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
             if stop.cause is None:
                 stop.cause, stop.where, stop.depth = cause, where, depth
             found = finish(t, job, stop, compiled_callee)
+            found.callee_works = met > found.ops
             if t.hysteresis.fits_call():
                 return found
             job.dynamic, stop_at, cause, where, depth = job.dynamic.as_it_is(), None, None, None, 0
@@ -114,6 +119,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
                 seen |= t.limits.visited
             if cause is None:
                 cause, where, depth = r.cause, t.break_where, t.break_depth
+                met = operations(t.graph)
             stop_at = r.stop_at
         except CannotReconstruct as e:
             if cause is None:
@@ -176,7 +182,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         t.guards,
         lambda at: replay.write(at, way.values, way.last),
         len(outputs),
-        sum(n.target not in profiler_ranges.NODES for n in calls),
+        operations(t.graph),
         way.point,
         stop.cause,
         stop.where,
@@ -203,6 +209,11 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
             isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module) for v in t.by_id.values()
         ),
     )
+
+
+def operations(graph: torch.fx.Graph) -> int:
+    """How many operations a graph has."""
+    return sum(n.op.startswith("call_") and n.target not in profiler_ranges.NODES for n in graph.nodes)
 
 
 def add_last_guards(t: Tracer) -> None:
