@@ -17,6 +17,7 @@ from .live_values import modules_among
 from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
+ENOUGH = 3  # entries with which it is known that a number which changes cannot be a symbol
 MADE_LIMIT = 32  # a site makes at most this multiple of it, of which objects may have died that the code was compiled for
 
 
@@ -35,12 +36,14 @@ class Recompiles:
         self.failures: dict[int, str] = {}  # point id -> the guards that failed last
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
         self.changed: dict[int, dict[Any, int]] = {}
+        self.spent: dict[int, set[Any]] = {}  # point id of a site that reached the limit -> what differed from all its entries
 
     def clear(self) -> None:
         """Forget all."""
         self.given_up.clear()
         self.failures.clear()
         self.changed.clear()
+        self.spent.clear()
 
     def gave_up_on(self, modules: tuple) -> bool:
         """Whether the code is no longer compiled for calls on these modules."""
@@ -69,9 +72,8 @@ class Recompiles:
         """
         entries = [e for e in state.entries if not e.negative]
         alike = [e for e in entries if same_objects(e.modules, modules)]
-        if alike:
-            self._note(state, alike, args, options)
-        limit = options.recompile_limit
+        changed = self._note(state, alike, args, options) if alike else set()
+        limit = self._limit_of(state, changed, options)
         if state.died + len(entries) >= limit * MADE_LIMIT:
             state.freeze()
             self._too_many(state, state.died + len(entries), "objects that it was compiled for died")
@@ -82,10 +84,23 @@ class Recompiles:
             self.given_up.append(tuple(weakref.ref(m) for m in modules))
         else:
             state.freeze()
+            self.spent.setdefault(state.point.id, changed)
         self._too_many(state, len(alike) if len(alike) >= limit else len(entries))
         return False
 
-    def _note(self, state: SiteState, entries: list[Entry], args: Args, options: Options) -> None:
+    def _limit_of(self, state: SiteState, changed: set[Any], options: Options) -> int:
+        """How many entries a site may have. Where a number or a length keeps changing it is less behind sites that have reached
+        the limit, and one where these reached it by the same: the length of a list that a loop goes over would bring one site
+        after the other to the limit, as the program goes on behind each."""
+        before = [s for point, s in self.spent.items() if point != state.point.id]
+        if not changed or not before:
+            return options.recompile_limit
+        if any(changed & s for s in before):
+            return min(options.recompile_limit, 1)
+        return min(options.recompile_limit, max(options.recompile_limit >> len(before), ENOUGH))
+
+    def _note(self, state: SiteState, entries: list[Entry], args: Args, options: Options) -> set[Any]:
+        """Report a recompile. Returns the sources of numbers and lengths that differ from what they were for every entry."""
         point = state.point.id
         named = self.named()
         reason = named.reworded("; ".join(dict.fromkeys(e.explain_failure(args) for e in entries[:3])))
@@ -95,11 +110,13 @@ class Recompiles:
         logs.log("recompiles", reason, self.place(point), options)
         if torch_settings.setting("error_on_recompile"):
             raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", named.where, reason)
+        changed = [entry.changed_numbers(args) for entry in entries]
         if self.dynamic() is not False:
             known = self.changed.setdefault(point, {})
-            for entry in entries:
-                for source, size in entry.changed_numbers(args).items():
+            for numbers in changed:
+                for source, size in numbers.items():
                     known[source] = size or known.get(source, 0)
+        return set.intersection(*map(set, changed))
 
     def _too_many(self, state: SiteState, times: int, reason: str = "") -> None:
         reason = reason or self.failures.get(state.point.id, "the module that it is called on")
