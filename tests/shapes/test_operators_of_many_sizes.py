@@ -116,3 +116,32 @@ def test_draws_of_many_sizes(name: str) -> None:
         alike(made[2], made[0])
         assert torch.equal(made[3], made[1])
     assert entries(compiled) <= 2
+
+
+CELL, GRU = torch.nn.LSTMCell(3, 3), torch.nn.GRU(3, 3)
+WITHOUT_GRADIENTS: dict[str, tuple[Callable, int]] = {
+    "a cell": (CELL, 2),
+    "a recurrent layer": (lambda x: GRU(x[None]), 2),
+    "resized": (lambda x: torch.nn.functional.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"), 2),
+    "an op that asks for data": (lambda x: (torch.cdist(x, x) + torch.cov(x)).sin(), 4),  # a break, and two sites
+    "segments": (lambda x: torch.segment_reduce(x, "mean", lengths=torch.tensor([2, x.shape[0] - 2]), axis=0) + 1, 2),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
+def test_ops_of_many_sizes_without_gradients(name: str, mode: Callable) -> None:
+    f, most = WITHOUT_GRADIENTS[name]
+    decorated = bytejit.compile(mode()(f), backend="aot_eager")
+    around = bytejit.compile(lambda x: f(x), backend="aot_eager")
+    bytejit.counters.clear()
+    for n in SIZES:
+        x = torch.randn(n, 3)
+        with mode():
+            want, got = f(x), around(x)
+        for found in (got, decorated(x)):
+            for a, b in zip(*(y if isinstance(y, tuple) else (y,) for y in (found, want))):
+                alike(a, b)
+                assert a.is_inference() == b.is_inference()
+    assert entries(around) <= most and entries(decorated) <= most
+    assert not bytejit.counters["fallbacks"]

@@ -26,7 +26,7 @@ class Ways:
     mode: Callable[[], Any]
 
 
-def _common_device(fakes: list[HasMeta]) -> torch.device:
+def common_device(fakes: list[HasMeta]) -> torch.device:
     """Where a result goes: the device of the first tensor that is no CPU scalar. Raises RuntimeError as
     eager does.
     """
@@ -141,7 +141,7 @@ def through_kernel(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways:
         meta_kwargs["device"] = "meta" if device is not None or not metas.fakes else None
     elif not metas.fakes and any(a.name == "device" for a in func._schema.arguments):
         meta_kwargs["device"] = "meta"
-    device = device_given(device, None) if device is not None else _common_device(metas.fakes)
+    device = device_given(device, None) if device is not None else common_device(metas.fakes)
     try:
         result = func(*meta_args, **meta_kwargs)
     except NotImplementedError as error:

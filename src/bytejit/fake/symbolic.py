@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch._library import simple_registry
+from torch.utils._pytree import tree_leaves, tree_map
 
 from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.rules.core import Meta, numel
 
-from .meta_inference import Ways, reshape_in_place, through_kernel
+from .meta_inference import Ways, common_device, reshape_in_place, through_kernel
 from .rules.errors import DataDependent, NoFake
 
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
@@ -40,7 +41,7 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
             # a reference that cannot take symbols; what eager refuses raises again below, in eager's words
             continue
         if _all_fake(result, ways.kind):
-            return result
+            return _where_arguments_are(result, (args, kwargs), ways)
     known = ConstantArguments(ways)
     result = through_kernel(func, known(args), known(kwargs), ways)
     known.reshape_written()
@@ -105,6 +106,21 @@ def _all_fake(result: object, kind: type) -> bool:
     if isinstance(result, torch.Tensor):
         return type(result) is kind
     return all(_all_fake(r, kind) for r in result) if isinstance(result, (list, tuple)) else True
+
+
+def _where_arguments_are(result: Any, given: tuple, ways: Ways) -> Any:
+    """The result of a meta kernel written in Python: some put it on the meta device, whatever their arguments are on."""
+    leaves = tree_leaves(result)
+    if not any(isinstance(r, torch.Tensor) and r.m.device.type == "meta" for r in leaves):
+        return result
+    device = common_device([x for x in tree_leaves(given) if isinstance(x, ways.kind)])
+
+    def moved(r: Any) -> Any:
+        if not isinstance(r, torch.Tensor) or r.m.device.type != "meta":
+            return r
+        return ways.make(Meta(r.m.shape, r.m.stride, r.m.offset, r.m.dtype, device, r.m.store))
+
+    return tree_map(moved, result)
 
 
 class ConstantArguments:

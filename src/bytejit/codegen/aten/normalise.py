@@ -149,8 +149,9 @@ class FakeRun:
         if node.op == "call_module":
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
-        # what came of it is known: `GraphInfo.inference`; ranges of a profiler are around the whole
-        if node.target in (inference.enter, inference.leave, *profiler_ranges.NODES):
+        if node.target in (inference.enter, inference.leave):
+            return node.target(*args)  # as when it was traced: in inference mode composite ops arrive whole
+        if node.target in profiler_ranges.NODES:  # they are around the whole
             return None
         if isinstance(node.target, Checkpointed):
             return checkpointed(self.rec, self.part, node.target, args)

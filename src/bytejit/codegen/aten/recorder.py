@@ -19,6 +19,7 @@ from bytejit.codegen.loops.sizes import same
 from bytejit.codegen.ops.calls import is_view
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake import foreach
+from bytejit.fake.rules.errors import DataDependent
 from bytejit.fake.tensor import Fake, count_writes, infer, spec_of
 from bytejit.shapes import symbols
 
@@ -101,8 +102,13 @@ def _functional(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _composite(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """An op that torch itself defines by others. It arrives here whole only in inference mode."""
-    with rec:
-        return func.decompose(*args, **kwargs)
+    try:
+        with rec:
+            return func.decompose(*args, **kwargs)
+    except DataDependent as e:
+        if func._schema.is_mutable:
+            raise CannotNormalise(f"{func} within inference mode: {e}") from None
+        return rec.new(func, args, kwargs)
 
 
 def _followed_view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -122,6 +122,7 @@ class SymbolicInference(Component):
             if env.fixed == fixed or single or any(x.m is not m for x, m in outs):
                 return result
         except (DataDependent, NoFake):
+            env.restore(before)  # the call is not part of the graph, nor is what it asked of sizes
             raise
         except Exception as e:
             # judged below, when the other way has been tried
@@ -141,6 +142,7 @@ class SymbolicInference(Component):
                 return again
         except Exception as e:
             if error is not None and isinstance(e, (DataDependent, NoFake)):
+                env.restore(before)
                 raise
         env.restore(after)
         if error is not None:
