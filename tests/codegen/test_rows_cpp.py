@@ -178,3 +178,14 @@ def test_integers_wrap(dtype: torch.dtype) -> None:
     least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     x = torch.tensor([most, least, 0, 5, most // 2 + 1], dtype=dtype)
     torch.testing.assert_close(bytejit.compile(past_the_end)(x), past_the_end(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1.0, 1e30])
+def test_variances_of_small_and_large_numbers(scale: float) -> None:
+    """Eager squares and adds in float64."""
+    x = torch.linspace(-1, 2, 60).view(4, 15) * scale
+
+    def spread(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.std(), x.std(0), x.var(1), *torch.std_mean(x, -1), *torch.var_mean(x)
+
+    torch.testing.assert_close(bytejit.compile(spread)(x), spread(x), rtol=1e-5, atol=0)

@@ -140,6 +140,13 @@ PROGRAMS = {
         torch.gather(x, 1, x.long().clamp(0, 3)),
         x.index_select(1, torch.tensor([1])),
         torch.cat([x, x], 1),
+        *(
+            torch.cat([one, *more], dim)
+            for shape in ((2, 1, 4, 5), (2, 3, 1, 1), (1, 1, 2, 3, 4))
+            for one in (x.new_ones(shape), x.new_ones(shape).transpose(1, -1).contiguous().transpose(1, -1))
+            for more in ([], [one, one], [x.new_ones(shape)])
+            for dim in (0, 1, 2)
+        ),
         torch.stack([x, x]),
         torch.where(x > 0, x, 0.0),
         x.masked_fill(x > 0, 0),

@@ -19,10 +19,12 @@ from .core import (
     Size,
     device_given,
     is_contiguous,
+    is_one,
     new,
     row,
 )
 from .elementwise import like_stride, promoted
+from .products import suggests_channels_last
 
 _Tensor = torch.Tensor
 
@@ -208,7 +210,14 @@ def _cat(tensors: Sequence[HasMeta], dim: int = 0) -> Meta:
     for m in used[1:]:
         total = total + m.shape[dim]
     dtype = metas[0].dtype if all(m.dtype is metas[0].dtype for m in metas) else promoted(tuple(tensors))
-    return new((*first[:dim], total, *first[dim + 1 :]), None, dtype, metas[0].device)
+    shape = (*first[:dim], total, *first[dim + 1 :])
+    last = all(map(either_way, metas)) and all(map(suggests_channels_last, metas))
+    return new(shape, channels_last_stride(shape) if last else None, dtype, metas[0].device)
+
+
+def either_way(m: Meta) -> bool:
+    """Whether contiguous images may lie channels_last as well: of one channel, or of one pixel."""
+    return len(m.shape) in (4, 5) and (is_one(m.shape[1]) or all(map(is_one, m.shape[2:])))
 
 
 @row("embedding", beside="sizes")

@@ -138,17 +138,18 @@ _extreme("min_dim", "amin", "argmin")
 
 # ---- moments
 # ----------------------------------------------------------------------------------------------------------
-def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
-    """Mean, and sum of squared distances from it, over dims; kept dims only."""
+def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str, squares: str = "") -> tuple[Value, Value]:
+    """Mean, and sum of squared distances from it, over dims; kept dims only. squares: the dtype of these, where it is another."""
     n = count(x, dims)
     total = ctx.reduce(x, dims, "sum", None, acc)
     avg = ctx.pointwise(total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(n)).e)
 
     def squared(c: tuple) -> Expr:
         d = F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, kept(c, dims, True)))
+        d = F(ctx, ctx.cast(d.e, squares)) if squares else d
         return (d * d).e
 
-    return avg, ctx.reduce(x, dims, "sum", squared, acc)
+    return avg, ctx.reduce(x, dims, "sum", squared, squares or acc)
 
 
 def before_last(ctx: Lowering, x: Value, dims: tuple[int, ...]) -> Value:
@@ -173,7 +174,8 @@ def _variance(name: str, finish: Callable[[F], F], ref: Any = None) -> None:
         known = isinstance(n, int) and isinstance(correction, (int, float))
         if known and n <= max(correction, 0) or x.dtype not in FLOATS:
             raise NoRule("variance of too few elements: eager warns of it")
-        avg, m2 = moments(ctx, x, dims, acc_dtype(x.dtype))
+        squares = "f64" if ctx.home == "cpu" else ""  # as eager there: those of 1e-25 are no floats of 32 bits
+        avg, m2 = moments(ctx, x, dims, acc_dtype(x.dtype), squares)
 
         def over_freedom(s: F) -> F:
             """s over the degrees of freedom, which are 0 where the correction is more than there are elements."""
