@@ -567,3 +567,55 @@ def test_all_items_of_a_dict_whose_keys_change():
         ours, theirs = ({100 + i * 7 + k: torch.full((3,), float(i + k)) for k in range(2)} for _ in range(2))
         torch.testing.assert_close(compiled(torch.ones(3), ours), f(torch.ones(3), theirs))
         assert list(ours) == list(theirs)
+
+
+def weighted(x, d):
+    out = x
+    for k, v in d.items():
+        out = out + v * k
+    return out, [d[k] * 2 for k in d], sum(d.values()), {n: k for n, k in enumerate(d)}
+
+
+def held(x, d):
+    rest = iter(d.items())
+    return x + next(rest)[1], rest
+
+
+def written(x, d):
+    for k, v in d.items():
+        d[k] = v * k + x
+        if k % 2 == 0:
+            break
+    return x + 1
+
+
+def grown(x, d):
+    try:
+        for k, v in d.items():
+            d[k + 50] = v * k
+    except RuntimeError as e:
+        return x + 1, str(e)
+
+
+def emptied(x, d):
+    out = []
+    for k in d:
+        out.append(d[k] * 2)
+        if k % 3 == 0:
+            d.pop(k)
+            break
+    return x, out
+
+
+@pytest.mark.parametrize(("f", "most"), [(weighted, 2), (held, 2), (written, 20), (grown, 20), (emptied, 20)])
+def test_going_through_a_dict_whose_keys_change(f, most):
+    """One after the other, also where the loop writes the dict"""
+    compiled = bytejit.compile(f, backend="eager")
+    bytejit.reset()
+    for i in range(8):
+        ours, theirs = ({10 + i * 7 + k: torch.full((3,), float(i + k)) for k in range(3)} for _ in range(2))
+        found, wanted = compiled(torch.ones(3), ours), f(torch.ones(3), theirs)
+        if f is held:
+            found, wanted = (found[0], type(found[1]), [*found[1]]), (wanted[0], type(wanted[1]), [*wanted[1]])
+        assert str(found) == str(wanted) and str(ours) == str(theirs)
+    assert bytejit.counters.total("graphs") <= most, bytejit.counters

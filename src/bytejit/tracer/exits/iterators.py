@@ -42,16 +42,16 @@ def iterator(out: Statements, v: IterVar) -> str:
         if skip:
             out.lines.append(f"for _ in range({skip}): next({name})")
         return name
-    elif v.kind == "dict":
-        if len(s["owner"].items) != len(s["keys"]):
+    elif v.kind in ("dict", "places"):
+        count = len(s["keys"] if v.kind == "dict" else s["rows"])
+        written = id(s["owner"]) in out.t.effects.dirty
+        if v.kind == "dict" and len(s["owner"].items) != count or written and (v.kind == "places" or s["at"] < count):
             raise CannotReconstruct("an iterator over a dict that the region changed", v.step)
         owner = out.value(s["owner"])
         text = f"iter({owner}.{s['kind']}())"
         out.lines.append(f"{name} = {text}")
         if s["at"]:
             out.lines.append(f"for _ in range({s['at']}): next({name})")
-        if out.t.effects.dirty.get(id(s["owner"])) is not None and s["at"] < len(s["keys"]):
-            raise CannotReconstruct("an iterator over a dict that the region changed", v.step)
         return name
     elif v.kind == "enumerate":
         text = f"enumerate({out.value(s['of'])}, {s['at']})"

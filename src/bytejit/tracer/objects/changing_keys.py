@@ -18,11 +18,14 @@ from bytejit.guards.item_sources import present
 from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Computed, InstanceDict, PastDict, Scope, Source
+from bytejit.tracer.core.iterator_values import IterVar
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import DictVar, DictView, InstanceVar, SeqVar, Var, expect
 from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 
 from .class_facts import MRO, NAMESPACE, class_attribute
 from .containers import keys_source
+from .iterator_steps import NEXT
 from .open_writes import ExternalDict, OpenWrites
 
 if TYPE_CHECKING:
@@ -154,14 +157,44 @@ def keys_change(t: Tracer, d: DictVar) -> bool:
     )
 
 
-def all_items(t: Tracer, view: DictView) -> list[Var] | None:
-    """All items of a view of such a dict at once, by their places; None for other views."""
-    d = view.unread
-    if view.complete is None or not keys_change(t, d):
+def all_items(t: Tracer, view: DictView | DictVar) -> list[Var] | None:
+    """All items of a view of such a dict, or its keys, at once, by their places; None for other views and dicts."""
+    d, wanted = (view.unread, view.kind) if isinstance(view, DictView) else (view, "keys")
+    if isinstance(view, DictView) and view.complete is None or not keys_change(t, d):
         return None
     t.guard("LEN_IS", d.origin, len(d.real))
-    rows = [_row_of(t, d, function) for kind, function in ROWS.items() if view.kind in (kind, "items")]
+    rows = [_row_of(t, d, function) for kind, function in ROWS.items() if wanted in (kind, "items")]
     return rows[0] if len(rows) == 1 else [SeqVar([*pair], tuple) for pair in zip(*rows)]
+
+
+def iterator_by_places(t: Tracer, view: DictView | DictVar) -> IterVar | None:
+    """An iterator over a view of such a dict, or over its keys; None for other views and dicts."""
+    items = all_items(t, view)
+    if items is None:
+        return None
+    owner, kind = (view.unread, view.kind) if isinstance(view, DictView) else (view, "keys")
+    cls = type(iter(getattr(owner.real, kind)()))
+    return IterVar("places", {"owner": owner, "kind": kind, "rows": items, "at": 0, "cls": cls}, t.limits.steps)
+
+
+def next_place(t: Tracer, s: dict[str, Any]) -> Var | None:
+    """One step of such an iterator. Under keys that it gives the dict may have other values meanwhile. Raises: Break."""
+    at, rows, written = s["at"], s["rows"], s["owner"].late
+    keys: list[Source | None] = []
+    if id(s["owner"]) in t.effects.dirty:
+        if s["kind"] != "values":
+            keys = [source_of(t, t.values.real(row.items[0] if s["kind"] == "items" else row)) for row in rows]
+        if not written or not written.keys() <= set(keys):
+            raise Break("a dict whose keys change between calls, written while it is iterated over")
+    if at >= len(rows):
+        return None
+    s["at"] += 1
+    if s["kind"] == "items" and keys and keys[at] in written:
+        return SeqVar([rows[at].items[0], written[keys[at]][1]], tuple)
+    return rows[at]
+
+
+NEXT["places"] = next_place
 
 
 def _row_of(t: Tracer, d: DictVar, function: Callable[[dict], tuple]) -> list[Var]:

@@ -24,7 +24,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
-from .changing_keys import all_items
+from .changing_keys import all_items, iterator_by_places
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import NEXT
 from .own_methods import IN_C, own_method
@@ -84,6 +84,8 @@ class Iteration(Component):
         if isinstance(v, SeqVar):
             return IterVar("seq", {"seq": v, "at": 0}, self.t.limits.steps)
         if isinstance(v, (DictVar, DictView)):
+            if (by_places := iterator_by_places(self.t, v)) is not None:
+                return by_places
             owner, kind = (v, "keys") if isinstance(v, DictVar) else (v.owner, v.kind)
             self.t.values.complete(owner)
             return IterVar("dict", {"owner": owner, "kind": kind, "keys": list(owner.items), "at": 0}, self.t.limits.steps)
@@ -219,7 +221,7 @@ class Iteration(Component):
     def iterate(self, v: Var, sized: bool = False) -> list[Var]:
         """All items. A list's own items are returned as a new list."""
         v = self.t.values.real(v)
-        items = all_items(self.t, v) if type(v) is DictView else None
+        items = all_items(self.t, v) if isinstance(v, (DictView, DictVar)) else None
         return list(self.each(v, sized)) if items is None else items
 
     def each(self, v: Var, sized: bool = False) -> Iterator[Var]:
