@@ -52,6 +52,33 @@ def test_weights_computed_in_hooks(change):
     run(trained(change), F(16, 8), I(16, hi=4), tol=CLOSE)
 
 
+def test_backward_hooks_of_modules():
+    """Hooks see and change gradients; the graphs between them are compiled, and none is made again"""
+
+    def made():
+        m, seen = net(), []
+        for layer in m:
+            layer.register_full_backward_hook(lambda _, given, found: seen.append((given, found)))
+        m[1].register_full_backward_hook(lambda _, given, found: (given[0] * 0.5,))
+        m[2].register_full_backward_pre_hook(lambda _, found: (found[0].clamp(-0.1, 0.1),))
+
+        def step(x, y):
+            m.zero_grad()
+            LOSS(m(x), y).backward()
+            return seen, [p.grad for p in m.parameters()]
+
+        return step
+
+    plain, step, counts = made(), made(), []
+    compiled = bytejit.compile(step, backend="inductor")
+    data = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        batch = torch.randn(16, 8, generator=data, requires_grad=True), torch.randint(0, 4, (16,), generator=data)
+        torch.testing.assert_close(compiled(*batch), plain(*batch))
+        counts.append(bytejit.counters.total("graphs"))
+    assert counts[1] == counts[3] < 10 and not bytejit.counters["fallbacks"]
+
+
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
 def test_closures(line_search):
     """LBFGS: what its closure computes is compiled; numbers of the search decide branches, which break the graph"""

@@ -68,7 +68,10 @@ NOT_THE_USERS = Origin(
     "Python that the tracer follows, in which no line is the user's",
 )
 MESSAGES = Origin(
-    ("logging", "logging.*", "warnings", "_py_warnings", "traceback", "json", "json.*", "pickle", "threading", "subprocess"),
+    (
+        *("logging", "logging.*", "warnings", "_py_warnings", "traceback", "json", "json.*", "pickle", "threading", "subprocess"),
+        "torch.utils.hooks",
+    ),
     "a call into these that breaks a graph computes no tensors: nothing of it is compiled",
 )
 NUMBERS = Origin(("math", "cmath", "numpy", "torch"), "pi, e, inf and the like are the numbers that they are")
