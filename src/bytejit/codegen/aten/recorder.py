@@ -180,7 +180,7 @@ def _in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     schema = func._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if len(written) != 1 or schema.arguments[0] not in written:
-        raise CannotNormalise(f"{func}: writes into {', '.join(a.name for a in written)}")
+        return _beside_results(rec, func, args, kwargs)
     x = args[0]
     if not isinstance(x, Fake):
         return _foreach(rec, func, args, kwargs)
@@ -189,6 +189,31 @@ def _in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     _holds(func, x, new)
     rec.write(x, rec.value(new.bound))
     return x
+
+
+def _beside_results(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
+    """An op that writes into operands beside what it returns: its functional form returns their new values behind the results,
+    as `noise_out` for `noise`. Raises: CannotNormalise."""
+    schema, op = func._schema, functional_of(func)
+    given = {a.name: v for a, v in zip(schema.arguments, args)} | kwargs
+    named = [r.name for r in op._schema.returns]
+    news = rec.record(op, args, kwargs)
+    if not isinstance(news, (list, tuple)) or not all(isinstance(new, Fake) for new in news):
+        raise CannotNormalise(f"{func}: writes into lists of tensors")
+    found = list(news[: len(schema.returns)])
+    for a in schema.arguments:
+        if a.alias_info is None or not a.alias_info.is_write:
+            continue
+        x, sets = given[a.name], a.alias_info.before_set
+        at = [i for i, r in enumerate(schema.returns) if r.alias_info is not None and r.alias_info.before_set == sets]
+        if not at and f"{a.name}_out" not in named:
+            raise CannotNormalise(f"{func}: writes into {a.name}")
+        new = news[at[0] if at else named.index(f"{a.name}_out")]
+        _holds(func, x, new)
+        rec.write(x, rec.value(new.bound))
+        for i in at:
+            found[i] = x
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def _holds(func: Any, x: Fake, new: Fake) -> None:
