@@ -132,3 +132,24 @@ def test_a_length_that_grows():
             x = torch.full((3,), float(i))
             assert torch.equal(compiled(x, a), grow(x, b))
     assert bytejit.counters.total("graphs") < 40
+
+
+def test_parameters_made_in_a_graph():
+    """They have their class and are leaves where they leave; within the graph they get gradients. Noise of rrelu as in eager"""
+
+    def fn(x):
+        inside = torch.nn.Parameter(x[0] * 2)
+        ((x - inside) ** 2).mean().backward()
+        kept = torch.nn.Parameter(x.detach().mean(0))
+        kept.tag = inside.grad
+        frozen = torch.nn.Parameter(torch.ones(8), requires_grad=False)
+        noisy = torch.nn.functional.rrelu_(torch.nn.functional.rrelu(x * kept, training=True) - 0.5, training=True)
+        return noisy.sum() + (x * frozen).sum(), kept, frozen, inside
+
+    def drive(f, x):
+        total, *made = f(x)
+        total.backward()
+        return total.detach(), [(type(p), p.is_leaf, p.requires_grad, p.data, p.grad) for p in made], made[0].tag
+
+    run(lambda: (fn, None), F(4, 8), backend="inductor", drive=drive, tol=CLOSE)
+    assert not bytejit.counters["fallbacks"]

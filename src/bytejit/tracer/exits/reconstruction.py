@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 
+import torch
+
 from bytejit.common.gradients import spent
 from bytejit.common.overriding import as_subclass, make_wrapper
 from bytejit.guards.references import written_out
@@ -93,6 +95,9 @@ class Reconstruction(Statements):
         known, name = id(v) in self.names, self.output(v.node)
         if self.t.backward.is_spent(v):
             return self.names.get(id(v)) or self.spent(v, name)
+        if not known and v.cls is torch.nn.Parameter:
+            self.names[id(v)] = name
+            self.lines.append(f"{name}.__class__ = {self.bind(v.cls)}")
         if v.attrs and not known:
             self.names[id(v)] = name
             for attr, value in v.attrs.items():

@@ -1,22 +1,15 @@
-"""Parameters made in a region: one node each, which makes a new leaf over the data."""
+"""Parameters made in a region: a new leaf over the data. Where one leaves the region, the exit gives it its class."""
 
 from __future__ import annotations
 
 import torch
 
-from bytejit.common.graph_calls import opaque
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var, expect
 
 KINDS = (torch.nn.Parameter, torch.nn.Buffer)
-
-
-@opaque("it makes a parameter")
-def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
-    """`torch.nn.Parameter(data, requires_grad)`, for a graph."""
-    return torch.nn.Parameter(data, requires_grad)
 
 
 @models(torch.Tensor._make_subclass)
@@ -42,13 +35,11 @@ def make_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:
     """nn.Parameter(data, requires_grad)."""
-    try:
-        fake = data.fake.detach().requires_grad_(requires_grad)
-    except RuntimeError as e:
-        raise Break(f"nn.Parameter: {e}") from None
-    node = t.tensors.add_node(make_parameter, None, (data.node, requires_grad), {})
-    node.meta["val"] = fake
-    made = expect(t.tensors.wrap_result(node, fake), TensorVar)
+    with t.overrides.without_overrides():
+        made = t.tensors.call_tensor_op(torch.Tensor.detach, [data], {})
+        if requires_grad:
+            made = t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [made], {})
+    made = expect(made, TensorVar)
     made.cls = torch.nn.Parameter
     return made
 
