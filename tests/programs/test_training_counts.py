@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -165,3 +166,33 @@ def test_a_number_read_from_a_tensor(f: Callable, first: torch.Tensor, most: int
         torch.testing.assert_close(compiled(X, ours), f(X, theirs), rtol=0, atol=0)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     assert bytejit.counters.total("graphs") <= most, bytejit.counters
+
+
+def test_a_place_that_several_functions_ask_for() -> None:
+    """What one function has found to count is not tried value by value in another, which has another name for the module."""
+    bytejit.reset()
+    net = Queue()
+    first = bytejit.compile(lambda net: net.queue * int(net.place))
+    second = bytejit.compile(lambda module: module.queue + int(module.place))
+    for n in range(12):
+        net.place.fill_(n)
+        (first if n < 4 else second)(net)
+    assert bytejit.counters["recompiles"].total() <= 2, bytejit.counters["recompiles"]
+
+
+def test_a_sample_of_what_was_kept() -> None:
+    """random.sample and its like break the graph once; nothing of them is compiled."""
+    bytejit.reset()
+
+    def replay(kept: list) -> torch.Tensor:
+        x = torch.stack(random.sample(kept, 3)).sum(0)
+        random.shuffle(kept)
+        return x * random.choice(kept) + random.choices(kept, k=2)[1]
+
+    compiled, found = bytejit.compile(replay), []
+    for f in (replay, compiled):
+        random.seed(0)
+        kept = [torch.full((3,), float(i)) for i in range(5)]
+        found.append([f(kept) for _ in range(12)])
+    torch.testing.assert_close(found[1], found[0])
+    assert not [place for place in bytejit.counters["recompiles"] if "random.py" in place]

@@ -67,10 +67,10 @@ NOT_THE_USERS = Origin(
     ),
     "Python that the tracer follows, in which no line is the user's",
 )
-MESSAGES = Origin(
+NO_TENSORS = Origin(
     (
         *("logging", "logging.*", "warnings", "_py_warnings", "traceback", "json", "json.*", "pickle", "threading", "subprocess"),
-        "torch.utils.hooks",
+        *("random", "torch.utils.hooks"),
     ),
     "a call into these that breaks a graph computes no tensors: nothing of it is compiled",
 )

@@ -60,7 +60,7 @@ def stays_whole(callee: object) -> bool:
 
 def _compiled_function(callee: types.FunctionType, owner: CompiledFunction) -> types.FunctionType:
     code = callee.__code__
-    if code in ORIGINALS or special_cases.MESSAGES.made(callee) or not_inlined(callee):
+    if code in ORIGINALS or special_cases.NO_TENSORS.made(callee) or not_inlined(callee):
         return callee
     key = (id(code), id(callee.__globals__))  # the handle keeps both alive
     handle = owner.callees.get(key)

@@ -152,7 +152,7 @@ class TensorValues(Component):
     def _counts(self, tensors: list[TensorVar], nodes: list[torch.fx.Node], value: torch.Tensor) -> bool:
         """Whether what is asked of a module's buffers has had so many values, each time that a trace asked for it, that the
         program counts in them. A buffer may hold its next value as another tensor."""
-        asked, found = (*map(called, nodes),), False
+        asked, found = (*(called(n) for n in nodes if n.op != "placeholder"),), False  # each site has its own name for the buffer
         for x in tensors:
             if not isinstance(x.source, (ModuleBuffer, ModuleParam)) or (module := self.t.modules.get(x.source)) is None:
                 continue
