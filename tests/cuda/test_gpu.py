@@ -406,3 +406,16 @@ def test_device_of_another_index_is_another_entry() -> None:
     x = torch.randn(10)
     near(compiled(x.cuda()), torch.sin(x.cuda()) + 1)
     near(compiled(x), torch.sin(x) + 1)
+
+
+@pytest.mark.parametrize("named", ["cuda", None, 0, "its own"])
+def test_questions_about_a_gpu_are_no_breaks(named) -> None:
+    """Mixtures of experts ask for the capability before each grouped product."""
+
+    def f(x):
+        device = x.device if named == "its own" else named
+        major, minor = torch.cuda.get_device_capability(device)
+        return x + major * 10 + minor + len(torch.cuda.get_device_name(device)) + torch.cuda.current_device()
+
+    x = torch.ones(3, device="cuda")
+    assert torch.equal(bytejit.compile(f, fullgraph=True)(x), f(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 import types
 
 import pytest
@@ -200,3 +201,29 @@ def test_every_question(name: str) -> None:
     for _ in range(2):
         assert compiled(X)[1] == asked(*args)
     assert not bytejit.counters["recompiles"]
+
+
+QUESTIONS = {
+    "CPU": lambda: len(torch.backends.cpu.get_cpu_capability()),
+    "GPUs": torch.cuda.device_count,
+    "accelerators": torch.accelerator.device_count,
+    "an accelerator": lambda: torch.accelerator.current_accelerator() is None,
+    "whether there is one": torch.accelerator.is_available,
+    "bfloat16": torch.cuda.is_bf16_supported,
+    "architectures": lambda: len(torch.cuda.get_arch_list()),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_about_the_machine_is_no_break(question) -> None:
+    compiled = bytejit.compile(lambda x: x + QUESTIONS[question](), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), X + QUESTIONS[question]())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("question", [torch.cuda.get_device_capability, torch.cuda.current_device, torch.cuda.get_device_name])
+def test_a_question_about_a_gpu_without_one(question) -> None:
+    with pytest.raises((AssertionError, RuntimeError)) as eagers:
+        question()
+    with pytest.raises(eagers.type, match=re.escape(str(eagers.value).splitlines()[0])):
+        bytejit.compile(lambda x: (x, question()), backend="eager")(X)

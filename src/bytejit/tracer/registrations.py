@@ -32,6 +32,7 @@ from bytejit.tracer.torch import (
     hooks,
     inference_mode,
     library_settings,
+    machine_questions,
     made_wrappers,
     optimizers,
     override_models,

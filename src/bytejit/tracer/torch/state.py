@@ -116,19 +116,6 @@ for _function, _answer in FIXED.items():
         models(_function)(lambda t, args, kwargs, a=_answer: t.values.constant(a))
 
 
-def _fixed_by_arguments(function: Callable) -> None:
-    """A function that asks about torch's build or the machine: the same arguments always give the same result."""
-
-    @models(function)
-    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return t.values.constant(function(*(t.const(a) for a in args), **{k: t.const(v) for k, v in kwargs.items()}))
-
-
-_fixed_by_arguments(_C._is_autocast_available)
-_fixed_by_arguments(_C._get_privateuse1_backend_name)
-_fixed_by_arguments(torch.cuda.is_bf16_supported)  # autocast asks, through calls that make a context of CUDA
-
-
 @models(_C._is_torch_function_mode_enabled)
 def is_torch_function_mode_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.guards.add_state("function_modes")
