@@ -619,3 +619,75 @@ def test_going_through_a_dict_whose_keys_change(f, most):
             found, wanted = (found[0], type(found[1]), [*found[1]]), (wanted[0], type(wanted[1]), [*wanted[1]])
         assert str(found) == str(wanted) and str(ours) == str(theirs)
     assert bytejit.counters.total("graphs") <= most, bytejit.counters
+
+
+def one_hook(net, x):
+    hook = net[0].register_forward_hook(lambda m, a, out: out * 2)
+    y = net(x)
+    hook.remove()
+    return y, net(x)
+
+
+def hooks_of_all(net, x):
+    seen = {}
+    hooks = [m.register_forward_hook(lambda m, a, out, n=n: seen.__setitem__(n, out)) for n, m in net.named_children()]
+    try:
+        y = net(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return y, seen, [len(m._forward_hooks) for m in net]
+
+
+def two_of_one_layer(net, x):
+    first = net[0].register_forward_hook(lambda m, a, out: out * 2)
+    last = net[0].register_forward_pre_hook(lambda m, a: (a[0] + 1,))
+    second = net[0].register_forward_hook(lambda m, a, out: out - 3)
+    y = net(x)
+    first.remove()
+    z = net(x)
+    first.remove()
+    second.remove()
+    last.remove()
+    third = net[0].register_forward_hook(lambda m, a, out: out + 5)
+    return y, z, net(x), third.id in net[0]._forward_hooks, third.remove(), [*net[0]._forward_hooks.values()]
+
+
+def left_on(net, x):
+    net[2].register_forward_hook(lambda m, a, out: out + 1)
+    return net(x), len(net[2]._forward_hooks)
+
+
+@pytest.mark.parametrize(("f", "most"), [(one_hook, 2), (hooks_of_all, 2), (two_of_one_layer, 2), (left_on, 8)])
+@pytest.mark.parametrize("other", [False, True])
+def test_hooks_put_on_and_removed_within(f, most, other):
+    """Hooks that the function itself puts on, beside others; nothing of them is left"""
+    seen = []
+    for compile in (lambda f: f, lambda f: bytejit.compile(f, backend="eager")):
+        bytejit.reset()
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        if other:
+            net[0].register_forward_hook(lambda m, a, out: out * 3)
+        g, log = compile(lambda x: f(net, x)), []
+        for i in range(8):
+            log.append([str(g(torch.arange(3.0) + i)), [len(m._forward_hooks) for m in net]])
+        seen.append(log)
+    assert seen[0] == seen[1]
+    assert bytejit.counters.total("graphs") <= most and not (bytejit.counters["breaks"] and most == 2), bytejit.counters
+
+
+def test_taking_back_what_was_put_there():
+    """Under keys that change: an item of before stays away"""
+
+    def f(x, d, k):
+        d[k] = x
+        found = [k in d, len(d), [*d.values()]]
+        del d[k]
+        d[k + 1] = x * 2
+        return found, k in d, len(d), sum(d.values())
+
+    compiled = bytejit.compile(f, backend="eager")
+    for i in (3, 4, 9, 5, 20, 21, 4, 7, 30, 8):
+        ours, theirs = ({n: torch.full((3,), float(n)) for n in (4, 5, 20)} for _ in range(2))
+        assert str(compiled(torch.ones(3), ours, i)) == str(f(torch.ones(3), theirs, i)) and str(ours) == str(theirs)

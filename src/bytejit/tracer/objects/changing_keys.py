@@ -44,7 +44,7 @@ def picked(t: Tracer, container: Var, key: Var) -> Var | None:
     source = _source_for(t, container, key)
     if source is None or not isinstance(container, (DictVar, SeqVar)):
         return None
-    if isinstance(container, OpenWrites) and source == container.last:
+    if isinstance(container, OpenWrites) and source in container.late:
         return container.late[source][1]
     kind = next(k for k in KINDS if isinstance(container.real, k))
     try:
@@ -112,7 +112,8 @@ def _source_for(t: Tracer, container: Var, key: Var) -> Source | None:
         return None
     source = source_of(t, key)
     if isinstance(container, OpenWrites) and container.late:
-        return source if source is not None and (source == container.last or _told_apart(t, container, key, source)) else None
+        known = source == container.last or source in container.late and all_new(t, container)
+        return source if source is not None and (known or _told_apart(t, container, key, source)) else None
     return source if id(container) not in t.effects.dirty else None
 
 
@@ -129,8 +130,10 @@ def _told_apart(t: Tracer, container: OpenWrites, key: Var, source: Source) -> b
     return True
 
 
-def all_new(t: Tracer, d: ExternalDict) -> bool:
+def all_new(t: Tracer, d: OpenWrites) -> bool:
     """Whether what was written under open keys are items that a dict did not have, guarded."""
+    if not isinstance(d, ExternalDict):
+        return False
     keys = [(source, hint(t, key)) for source, (key, _) in d.late.items()]
     if len({now for _, now in keys}) < len(keys) or any(dict.__contains__(d.real, now) for _, now in keys):
         return False
@@ -141,29 +144,44 @@ def all_new(t: Tracer, d: ExternalDict) -> bool:
     return True
 
 
+def taken_back(t: Tracer, d: DictVar, key: Var) -> bool:
+    """del d[key] of what the region put there under an open key: then it never did. False where that is not so."""
+    if not isinstance(d, ExternalDict) or not d.late or not changes(t, key):
+        return False
+    source = source_of(t, key)
+    if source is None or source not in d.late or not all_new(t, d):
+        return False
+    del d.late[source]
+    t.effects.mutations += 1
+    if not d.late:
+        del t.effects.dirty[id(d)]
+    return True
+
+
 def keys_change(t: Tracer, d: DictVar) -> bool:
-    """Whether it is a small dict from outside, as it came, with numbers for keys that a guard found to change."""
-    return (
-        isinstance(d, ExternalDict)
-        and not d.complete
-        and not d.late
-        and not d.known
-        and id(d) not in t.effects.dirty
-        and type(d.real) in (dict, collections.OrderedDict)
-        and 0 < len(d.real) <= MOST_KEYS
-        and not isinstance(d.source, NAMESPACES)
-        and length_of(keys_source(d)) in t.sizes.dynamic.changed
-        and all(type(key) is int for key in d.real)
-    )
+    """Whether it is a small dict from outside with numbers for keys that a guard found to change, as it came; or with numbers and
+    texts for keys, as it came but for what was put there under open keys."""
+    if not isinstance(d, ExternalDict) or type(d.real) not in (dict, collections.OrderedDict) or isinstance(d.source, NAMESPACES):
+        return False
+    if d.known or (not all_new(t, d) if d.late else id(d) in t.effects.dirty):
+        return False
+    if not d.late and (not d.real or d.complete or length_of(keys_source(d)) not in t.sizes.dynamic.changed):
+        return False
+    return len(d.real) <= MOST_KEYS and all(type(key) is int or d.late and type(key) is str for key in d.real)
 
 
 def all_items(t: Tracer, view: DictView | DictVar) -> list[Var] | None:
     """All items of a view of such a dict, or its keys, at once, by their places; None for other views and dicts."""
     d, wanted = (view.unread, view.kind) if isinstance(view, DictView) else (view, "keys")
-    if isinstance(view, DictView) and view.complete is None or not keys_change(t, d):
+    if isinstance(view, DictView) and view.complete is None or not isinstance(d, ExternalDict) or not keys_change(t, d):
         return None
+    late = [*d.late.values()]
     t.guard("LEN_IS", d.origin, len(d.real))
-    rows = [_row_of(t, d, function) for kind, function in ROWS.items() if wanted in (kind, "items")]
+    rows = [
+        [*(_row_of(t, d, function) if d.real else ()), *(pair[i] for pair in late)]
+        for i, (kind, function) in enumerate(ROWS.items())
+        if wanted in (kind, "items")
+    ]
     return rows[0] if len(rows) == 1 else [SeqVar([*pair], tuple) for pair in zip(*rows)]
 
 

@@ -46,7 +46,7 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.versions import NAMESPACE_ARGUMENTS
 
 from .argument_counts import describe
-from .reachable import lets_go
+from .reachable import lost
 
 # Python functions without effects that return the same as long as their arguments are the same objects
 PURE_FUNCTIONS: list[Callable] = [
@@ -181,8 +181,7 @@ for _cls in PURE_C_TYPES:
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
 def _weak_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    lost = t.lost or t.effects.globals_written or any(v.source is not None and lets_go(v) for v in t.effects.dirty.values())
-    if fn.real() is not None and lost:
+    if fn.real() is not None and lost(t):
         raise Break("a weak reference read after an object was dropped")  # it may have been the last reference
     if args or kwargs:
         raise t.fold_error(fn.real, *[None for _ in args], **dict.fromkeys(kwargs))

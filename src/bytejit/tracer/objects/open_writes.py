@@ -62,7 +62,7 @@ class ExternalDict(OpenWrites, DictVar):
         self.known = items
 
     def write(self, key: Var, value: Var) -> bool:
-        return not self.complete and super().write(key, value)
+        return not (self.complete and self.real) and super().write(key, value)
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}<{len(self.known) + len(self.late)}>"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import types
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from bytejit.guards.sources import Local, StackSlot
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, TensorVar, Var
 
+from .changing_keys import all_new
 from .containers import is_unchanged, real_key
 from .external_lists import ExternalList
 from .open_writes import ExternalDict
@@ -52,14 +55,23 @@ def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
     return found
 
 
-def lets_go(v: Var) -> bool:
+def lost(t: Tracer) -> bool:
+    """Whether the region may have dropped the last reference to an object from outside."""
+    return bool(t.lost or t.effects.globals_written) or any(
+        v.source is not None and lets_go(t, v) for v in t.effects.dirty.values()
+    )
+
+
+def lets_go(t: Tracer, v: Var) -> bool:
     """Whether a change to an object from outside may have taken its last reference from another object of the program."""
     if isinstance(v, TensorVar):
         return bool(v.attrs.keys() - {"grad"}) or not holds_nothing(v.real.grad)
     if isinstance(v, (ExternalDict, ExternalList)) and v.late:
-        return True
+        return not all_new(t, v)
     if isinstance(v, ExternalList):
         return (v.tail is None or v.maxlen is not None) and bool(v.real)  # an empty one is guarded to be so
+    if isinstance(v, CellVar) and v.real is not None:
+        return v.real != types.CellType() and not holds_nothing(v.real.cell_contents)
     if isinstance(v, SetVar) and v.real is not None:
         return any(x not in v.items and not holds_nothing(x) for x in v.real)
     if not isinstance(v, DictVar) or type(v.real) not in (dict, collections.OrderedDict):
@@ -80,7 +92,10 @@ def holds_nothing(x: Any) -> bool:
 
 
 def surely_held(t: Tracer, value: Var) -> bool:
-    """Whether the program holds a value now, as far as can be told: a frame does, or what came from outside and changed."""
+    """Whether the program holds a value now, as far as can be told: it came from outside and nothing was dropped, a frame holds
+    it, or what came from outside and changed."""
+    if value.source is not None and not isinstance(value.source, (Local, StackSlot)) and not lost(t):
+        return True
     roots: list[object] = [v for v in t.effects.touched.values() if v.source is not None]
     roots += [v for _, changes in t.effects.globals_written.values() for v in changes.values()]
     frame = t.frame

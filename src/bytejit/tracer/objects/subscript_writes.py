@@ -11,6 +11,7 @@ from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, SliceVar, TensorVar, Var
 
+from .changing_keys import taken_back
 from .containers import key_of, runs_code
 from .external_lists import ExternalList
 from .finalizers import check_replaced
@@ -69,6 +70,8 @@ class SubscriptWrites(Component):
             except IndexError as e:
                 raise self.t.raised(IndexError("list assignment index out of range") if container.cls is list else e) from None
         elif isinstance(container, DictVar):
+            if taken_back(self.t, container, key):
+                return
             real_key = key_of(self.t, key)
             if self.t.values.lookup(container, real_key) is None:
                 raise self.t.subscripts.no_key("?", key)
