@@ -41,6 +41,7 @@ from bytejit.tracer.torch import (
     recurrent,
     scans,
     scripted,
+    spectral,
     state,
     transforms,
 )
