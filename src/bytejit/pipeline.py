@@ -129,17 +129,24 @@ def _traced_entry(
         may_wait=not function.back_off.starved(point),
         generators=function.keeps_generators,
     )
-    try:
-        found = trace(job, functools.partial(compiled_callee, owner=function))
-    except NotNow:
-        return function.back_off.put_off(point)
-    except TooLong as e:
-        return leave_uncompiled(function, str(e))
-    function.keeps_generators |= found.cause is not None and found.cause.generator
-    try:
-        return _entry_of(function, state, args, found, options, began)
-    finally:
-        found.let_go()
+    entry: Entry | NotCompiled | None = None
+    for _ in range(2):
+        try:
+            found = trace(job, functools.partial(compiled_callee, owner=function))
+        except NotNow:
+            return function.back_off.put_off(point)
+        except TooLong as e:
+            return leave_uncompiled(function, str(e))
+        function.keeps_generators |= found.cause is not None and found.cause.generator
+        try:
+            entry = _entry_of(function, state, args, found, options, began)
+            if not isinstance(entry, Entry) or found.fits_call():
+                break
+        finally:
+            found.let_go()
+        # a size was traced as it was before, and the backend's conditions exclude what it is now
+        job = dataclasses.replace(job, dynamic=job.dynamic.as_it_is())
+    return entry
 
 
 def _dynamic_at(function: CompiledFunction, state: SiteState) -> Dynamic:

@@ -762,3 +762,22 @@ def test_keys_that_are_new_in_each_call(name: str, kept: bool) -> None:
             compiled(ONES, {}, Key())
     else:
         torch.testing.assert_close(compiled(ONES, {}, Key()), f(ONES, {}, Key()))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_cache_filled_at_once_and_then_one_by_one(backend: str) -> None:
+    """The write into the cache asks whether the new part broadcasts: that is seen only when the backend runs."""
+
+    def f(x: torch.Tensor, cache: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        places = at + torch.arange(x.shape[1])
+        cache[:, places] = x
+        at += x.shape[1]
+        return x + 1
+
+    compiled = bytejit.compile(f, backend=backend)
+    caches = [(torch.zeros(2, 16, 3), torch.tensor(0)) for _ in range(2)]
+    for n in (4, 1, 1, 1, 3, 1, 2, 1):
+        x = torch.randn(2, n, 3)
+        want, got = (g(x, *cache) for g, cache in zip((f, compiled), caches))
+        assert torch.equal(got, want) and all(map(torch.equal, *caches))
+    assert entries(compiled) <= 3

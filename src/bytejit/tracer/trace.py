@@ -67,6 +67,7 @@ class Trace:
     sizes_leave: bool = False  # whether a symbolic number is returned, or stored where other code sees it
     returned_sizes: tuple | None = ()  # (path, SizeCondition) of symbolic numbers in the result; None: not all can be expressed
     resolve: Callable[[], None] = lambda: None  # adds what is known of symbols to the guards: after the backend has run
+    fits_call: Callable[[], bool] = lambda: True  # whether the entry holds for this very call: after the backend has run
     asked: bool = False  # whether the program called is_compiling()
     at_work: bool = True  # whether tensors or modules were met
     callee_works: bool = (
@@ -204,6 +205,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         sizes_leave=t.sizes.sizes_leave,
         returned_sizes=returned_sizes(t, stop.value) if returns_sizes and stop.value is not None else (),
         resolve=lambda: t.symbol_guards.resolve(t.guards),
+        fits_call=t.hysteresis.fits_call,
         let_go=partial(let_go, t),
         at_work=any(
             isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module) for v in t.by_id.values()
