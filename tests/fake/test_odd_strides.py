@@ -19,7 +19,7 @@ from tests.opinfo.twists import mapped  # noqa: E402
 
 # operators whose inputs are small and whose results are new tensors or views: elementwise, of layouts, of order
 SOME = (
-    "abs add atan atan2 bitwise_and clamp clamp_max clamp_min clone complex copysign cumsum div.no_rounding_mode eq expm1 "
+    "abs add angle atan atan2 bitwise_and clamp clamp_max clamp_min clone complex copysign cumsum div.no_rounding_mode eq expm1 "
     "fill flatten flip fliplr fmod frexp gcd hypot igamma index_put isin isnan lcm logical_and masked_fill maximum "
     "meshgrid.list_of_tensors msort mul nan_to_num nn.functional.hardtanh nn.functional.prelu nn.functional.relu6 "
     "nn.functional.softshrink polar pow randint_like reshape reshape_as sin sort sub tril triu unflatten unsqueeze view "
@@ -62,8 +62,9 @@ def outcome(call: Callable, inputs: tuple) -> list[torch.Tensor] | None:
         return None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+    "name, dtype", [*((name, d) for name in SOME for d in (torch.float32, torch.int64)), ("angle", torch.complex64)], ids=str
+)
 def test_strides_are_eagers(name: str, dtype: torch.dtype) -> None:
     op: Any = OPERATORS[name]
     if dtype not in op.supported_dtypes("cpu"):

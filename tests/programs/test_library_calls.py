@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import graphlib
 import heapq
 import json
 import logging
+import math
 import re
 import string
 import struct
+
+import torch
 
 from .harness import F, case, program
 
@@ -185,3 +189,37 @@ def test_a_substitution_that_is_no_text(x):
         return x, re.sub("x", lambda m: 3, "axx")
     except TypeError as e:
         return x + 1, str(e)
+
+
+@case(F(3, 4), graphs=1)
+def test_products(x):
+    """math.prod of a generator, of sizes, of tensors, of nothing; what it refuses"""
+    found = [
+        math.prod(n for n in x.shape),
+        math.prod([]),
+        math.prod((2, 3.5), start=4),
+        math.prod(map(int, "23")),
+        math.prod([True]),
+    ]
+    for refused in (3, ["a", None]):
+        try:
+            math.prod(refused)
+        except TypeError as e:
+            found.append(str(e))
+    return x.reshape(math.prod(x.shape[:1]), -1) * math.prod([x.mean(), 2.0]), found
+
+
+@case(F(3), graphs=1)
+def test_tensors_of_deques(x):
+    """returns summed from the end, as programs that learn by rewards write it"""
+    returns, total = collections.deque(), 0.0
+    for reward in (1.0, 0.5, 2.0):
+        total = reward + 0.9 * total
+        returns.appendleft(total)
+    nested = torch.tensor([collections.deque([1]), (2,)])
+    return (
+        torch.tensor(returns) * x,
+        torch.as_tensor(collections.deque([1, 2], maxlen=3)),
+        nested,
+        torch.stack([*returns, x.sum()][3:]),
+    )

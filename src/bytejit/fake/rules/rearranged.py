@@ -67,6 +67,14 @@ row("bernoulli.Tensor")(_of_a_copy(_bernoulli_in_place))
 row("embedding_renorm")(_of_a_copy(_renormed_in_place))
 
 
+@row("angle")
+def _angle(x: HasMeta) -> Meta:
+    """Of complex numbers: row-major, whatever the layout."""
+    if not x.m.dtype.is_complex:
+        raise NeedsMeta
+    return new(x.m.shape, None, x.m.dtype.to_real(), x.m.device)
+
+
 @row("_sample_dirichlet", "_standard_gamma", "poisson")
 def _drawn_like(x: HasMeta, generator: torch.Generator | None = None) -> Meta:
     """Row-major, whatever the parameters are."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -211,8 +212,19 @@ def without_numpy_bools(t: Tracer, v: Var) -> Var:
     return v
 
 
+def with_lists(t: Tracer, v: Var) -> Var:
+    """Data for a tensor, deques in it as lists."""
+    v = t.values.real(v)
+    if not isinstance(v, SeqVar) or v.cls not in (list, tuple, deque):
+        return v
+    items = [with_lists(t, x) for x in v.items]
+    same = v.cls is not deque and all(a is t.values.real(b) for a, b in zip(items, v.items))
+    return v if same else SeqVar(items, tuple if v.cls is tuple else list)
+
+
 def _tensor_of(function: Callable, shares: bool) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        args = [with_lists(t, args[0]), *args[1:]] if args else args
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if type(v) is TensorArrayVar:
             alias = t.calls.call_python(torch.Tensor.detach, [t.traced_arrays.tensor(v)])

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import logging
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -71,6 +72,13 @@ def get_logger(manager: logging.Manager, name: str) -> logging.Logger:
     if not isinstance(found, logging.Logger):
         graph_break("a logger that does not exist yet")
     return found  # type: ignore[return-value]
+
+
+@replaces(math.prod)
+def prod(iterable: Iterable, /, *, start: Any = 1) -> Any:
+    for x in iterable:
+        start = start * x
+    return start
 
 
 @replaces(type.mro)

@@ -15,7 +15,7 @@ from bytejit.guards.kinds import SizeCondition
 from bytejit.shapes.symbols import NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import NumpyVar
-from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import Known, SymVar, TensorVar, Var
 from bytejit.tracer.sizes.dynamic import NUMBERS
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
@@ -133,9 +133,6 @@ class SymbolicNumbers(Component):
         args = [plain_number(self.t, a) if type(a) is NumpyVar and takes_plain(fn, a.real) else a for a in args]
         if any(type(a) is SymVar for a in args):
             return self.on_numbers(function, *args)
-        if fn is math.prod and len(args) == 1 and isinstance(args[0], SeqVar):
-            items = [self.t.values.real(i) for i in args[0].items]
-            return self.on_numbers(lambda *xs: math.prod(xs), *items) if any(type(i) is SymVar for i in items) else None
         return None
 
     def tensor_length(self, v: TensorVar) -> Var | None:
