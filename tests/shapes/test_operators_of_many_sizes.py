@@ -56,6 +56,15 @@ CASES: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
         lambda x: torch.pinverse(torch.diag_embed(torch.where(x > x.min(), x.exp(), 1e-9))),
         lambda n: (r(n),),
     ),
+    "cumprod": (lambda x: x.cumprod(-1) * x, lambda n: (r(3, n),)),
+    "cumprod with zeros": (lambda x: torch.cumprod((x * (x.abs() > 0.4)).t(), 1), lambda n: (r(n, 9),)),
+    "sgn": (lambda x: x.sgn() * x, lambda n: (r(n, 3),)),
+    "gradient": (
+        lambda x: torch.stack([*torch.gradient(x), *torch.gradient(x.mT, spacing=0.3, dim=-1)]),
+        lambda n: (r(n + 1, n + 1),),
+    ),
+    "vander": (lambda x, w: torch.vander(x) @ w, lambda n: (torch.rand(n), r(n, 2))),
+    "multi_dot": (lambda *x: torch.linalg.multi_dot(x), lambda n: (r(n, 3), r(3, n), r(n, 2))),
     "pinv": (torch.linalg.pinv, lambda n: (r(n, 3),)),
     "pinv of wide matrices": (torch.linalg.pinv, lambda n: (r(2, 3, n),)),
 }

@@ -4,7 +4,7 @@ symbols. Some are composed below where autocast looks, of operations that it kno
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,6 +65,83 @@ def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None 
         return x.broadcast_to(torch.broadcast_shapes(x.shape, (*other.shape[:at], x.shape[at], *other.shape[at + 1 :])))
 
     return spread(input, indices).gather(at, spread(indices, input))
+
+
+@composes(torch.sgn, torch.Tensor.sgn)
+def _sgn(input: torch.Tensor) -> torch.Tensor:
+    """The gradient of torch's own is made of plain sizes."""
+    return torch.sgn(input) if input.dtype.is_complex else torch.sign(input)
+
+
+class _Cumprod(torch.autograd.Function):
+    """torch.cumprod of floats. The gradient is torch's formula, which makes its zeros of plain sizes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
+        made = torch.cumprod(x, dim)
+        ctx.save_for_backward(x, made)
+        ctx.dim = dim
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        if torch.is_grad_enabled():
+            raise NoFake("cumprod", "the second derivative of numbers with zeros among them is another")
+        (x, made), dim = ctx.saved_tensors, ctx.dim
+        zeros = x == 0
+        passed = zeros.cumsum(dim)
+        before, rest = passed == 0, (passed == 1) & ~zeros
+        first = (passed == 1) & zeros  # the gradient at the first zero: products of all numbers up to the second one but itself
+        plain = (grad * made).masked_fill(~before, 0).flip(dim).cumsum(dim).flip(dim) / x
+        behind = (x.masked_fill(~rest, 1).cumprod(dim) * grad.masked_fill(passed != 1, 0)).sum(dim, True)
+        ahead = x.masked_fill(~before, 1).prod(dim, True)
+        return torch.where(first, behind * ahead, torch.where(before, plain, 0)), None
+
+
+@composes(torch.cumprod, torch.Tensor.cumprod)
+def _cumprod(input: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    x = input if dtype is None else input.to(dtype)
+    plain = x.requires_grad and torch.is_grad_enabled() and x.is_floating_point() and x.dim()
+    return _Cumprod.apply(x, dim) if plain else torch.cumprod(input, dim, dtype=dtype)
+
+
+@composes(torch.vander)
+def _vander(x: torch.Tensor, N: int | None = None, increasing: bool = False) -> torch.Tensor:
+    n = x.shape[0] if N is None and x.dim() == 1 else N
+    if x.dim() != 1 or n is None or n < 2 or x.requires_grad:  # torch writes what its gradient needs: it raises
+        return torch.vander(x, N, increasing)
+    x = x.to(torch.promote_types(x.dtype, torch.int64)).unsqueeze(1)
+    made = torch.cat([x.new_ones([x.shape[0], 1]), _cumprod(x.expand(x.shape[0], n - 1), 1)], 1)
+    return made if increasing else made.flip(1)
+
+
+@composes(torch.linalg.multi_dot)
+def _multi_dot(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    if len(tensors) not in (2, 3) or any(x.dim() != 2 for x in tensors):
+        return torch.linalg.multi_dot(tensors)
+    if len(tensors) == 2:
+        return tensors[0].mm(tensors[1])
+    one, two, three = tensors
+    (a, b), (c, d) = one.shape, three.shape
+    return one.mm(two.mm(three)) if a * c * (b + d) > b * d * (a + c) else one.mm(two).mm(three)
+
+
+@composes(torch.gradient)
+def _gradient(
+    input: torch.Tensor, *, spacing: Any = None, dim: int | Sequence[int] | None = None, edge_order: int = 1
+) -> tuple[torch.Tensor, ...]:
+    dims = [dim] if isinstance(dim, int) else list(range(input.dim()) if dim is None else dim)
+    steps = [1 if spacing is None else spacing] * len(dims)
+    if edge_order != 1 or not all(isinstance(s, (int, float)) for s in steps) or any(input.shape[d] < 2 for d in dims):
+        given = {} if spacing is None else {"spacing": spacing}
+        return torch.gradient(input, dim=dim, edge_order=edge_order, **given)
+    found = []
+    for d, step in zip(dims, steps):
+        n = input.shape[d]
+        inner = (input.narrow(d, 2, n - 2) - input.narrow(d, 0, n - 2)) / step / 2
+        first, last = ((input.narrow(d, at + 1, 1) - input.narrow(d, at, 1)) / step for at in (0, n - 2))
+        found.append(torch.cat([first, inner, last], d))
+    return tuple(found)
 
 
 @composes(torch.block_diag)
