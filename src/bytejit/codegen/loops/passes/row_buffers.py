@@ -3,15 +3,17 @@ computed again or not needed."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Store
-from bytejit.codegen.loops.simplify import HEAVY, Rewriter, cost, innermost, points
+from bytejit.codegen.loops.simplify import HEAVY, Rewriter, innermost, points
+from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import itemsize
 from bytejit.common.spec import contiguous_stride
 
@@ -46,6 +48,7 @@ def place_buffers(
     left = by_name(k.loads)
     outer = {a.name for a in k.axes}
     scans = {r.name for p in k.nests for r in p.reduces if r.running}
+    rows_are_apart = functools.cache(lambda: not any(innermost(k, p, buffers) in outer for p in k.nests if p.axes))
     made: dict[str, Buffer] = {}
     drop: set[str] = set()
     again: dict[str, Store] = {}
@@ -55,11 +58,9 @@ def place_buffers(
         if name not in left:
             drop.add(name)
         elif s.mode == "set" and s.mask is None:
-            refs = [e for e in walk((s.value,)) if e.kind in ("ref", "load")]
-            passing = any(e.kind == "ref" and e.name in scans for e in refs)  # a scan's running value exists in its own nest only
-            if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(left[name], s):
+            if aligned(left[name], s) and cheap(s.value, scans):
                 again[name] = s
-            elif fits(k, s, buffers, outer):
+            elif fits(s, buffers[name], outer) and rows_are_apart():
                 made[name] = local_buffer(s, buffers[name], outer)
     if any(not rows_meet(left[n], s, outer) for n, s in stores.items() if n in left):
         return None
@@ -85,6 +86,24 @@ def place_buffers(
     return replace(k, nests=tuple(nests)), made
 
 
+def cheap(value: Expr, scans: set[str]) -> bool:
+    """Whether a value costs little to compute again: little work on one loaded value at most. scans: reductions whose running
+    value exists in their own nest only."""
+    rows, seen, todo = table().by_name, {id(value)}, [value]
+    work = read = 0
+    while todo:
+        e = todo.pop()
+        if e.kind == "op":
+            work += rows[e.name].cost if e.name in rows else 1
+        read += e.kind in ("ref", "load")
+        if work >= HEAVY or read > 1 or e.kind == "ref" and e.name in scans:
+            return False
+        new = [x for x in e.needs if id(x) not in seen]
+        seen.update(map(id, new))
+        todo += new
+    return True
+
+
 def aligned(found: list[Expr], s: Store) -> bool:
     """Whether every load of the buffer is at the store's own coordinates (then its value can be computed again
     there)."""
@@ -104,14 +123,11 @@ def own_coords(s: Store, coords: tuple, outer: set[str]) -> tuple:
     return tuple(c for c, d in zip(coords, s.coords) if d.terms and not ix.variables(d) & outer)
 
 
-def fits(k: Kernel, s: Store, buffers: dict[str, Buffer], outer: set[str]) -> bool:
-    """Whether a row of the stored buffer can be local to a thread: it is small, and no nest walks memory along an outer axis."""
-    b = buffers[s.buffer]
+def fits(s: Store, b: Buffer, outer: set[str]) -> bool:
+    """Whether a row of the stored buffer is small enough to be local to a thread."""
     inner = [n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer]
     size = points([Axis("", n) for n in inner]) * itemsize(b.dtype)
-    if size > LOCAL_MOST or any(plain(c) is None and c.terms for c in s.coords):
-        return False
-    return not any(innermost(k, p, buffers) in outer for p in k.nests if p.axes)
+    return size <= LOCAL_MOST and not any(plain(c) is None and c.terms for c in s.coords)
 
 
 def local_buffer(s: Store, b: Buffer, outer: set[str]) -> Buffer:
