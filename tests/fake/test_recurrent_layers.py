@@ -42,3 +42,30 @@ def test_dropout_draws(dropout: float, training: bool, expected: bool) -> None:
     assert draws(node) is expected
     assert draws(graph.call_function(torch.ops.aten.bernoulli.default, (x,)))
     assert not draws(graph.call_function(torch.ops.aten.scaled_dot_product_attention.default, (x, x, x)))
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        (torch.nn.LSTM, {"dropout": 0.3, "batch_first": True, "bidirectional": True}),
+        (torch.nn.LSTM, {"bias": False}),
+        (torch.nn.LSTM, {"dropout": 0.3, "proj_size": 3}),
+        (torch.nn.GRU, {"dropout": 0.3}),
+    ],
+)
+def test_symbolic_sizes_in_training(kind: type, options: dict) -> None:
+    """Results, gradients and random numbers with sizes that change; an LSTM in one op a layer compiles once for all lengths."""
+    torch.manual_seed(0)
+    layer, results = kind(4, 6, 2, **options), []
+    for f in (layer, bytejit.compile(lambda x: layer(x), backend="aot_eager", dynamic=True)):
+        torch.manual_seed(1)
+        results.append([])
+        for steps, batch in ((2, 3), (4, 4), (3, 2)):
+            x = torch.randn(steps, batch, 4, requires_grad=True)
+            layer.zero_grad()
+            made = tree_leaves(f(x))
+            sum(t.square().sum() for t in made).backward()
+            results[-1] += [*made, x.grad, *(p.grad for p in layer.parameters()), torch.rand(1), [t.stride() for t in made]]
+    torch.testing.assert_close(results[1], results[0])
+    if kind is torch.nn.LSTM and "proj_size" not in options:
+        assert bytejit.counters.total("graphs") == 1

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from bytejit.common import special_cases
 from bytejit.common.autocast import cast_resized
+from bytejit.fake import recurrent  # noqa: F401  # registers how recurrent layers are composed
 from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
