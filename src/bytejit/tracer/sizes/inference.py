@@ -63,7 +63,7 @@ NEW_RESULTS = frozenset(
 # functions whose floats decide more than values: sizes, which formula computes a distance, whether one bound is above another
 RESIZED = ("interpolate", "upsample")
 RESIZING = (*RESIZED, "arange", "range", "pool")
-STRUCTURAL = frozenset("norm vector_norm matrix_norm dist cdist pdist renorm uniform rrelu".split())
+STRUCTURAL = frozenset("norm vector_norm matrix_norm dist cdist pdist renorm rrelu".split())
 # methods that give a tensor another shape in place
 RESHAPES = frozenset("""unsqueeze_ squeeze_ transpose_ swapaxes_ swapdims_ t_ resize_ as_strided_ resize_as_ set_""".split())
 
@@ -159,9 +159,16 @@ def keeps_numbers(fn: Any, args: Any, kwargs: dict) -> bool:
     name = getattr(fn, "__name__", "").removeprefix("linalg_").removesuffix("_")
     if name in STRUCTURAL or any(word in name for word in RESIZING):
         return False
+    if name == "uniform" and not ordered(*args[1:], **kwargs):
+        return False
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(fn).startswith("aten.")
     return not isinstance(fn, FunctionType) or special_cases.TORCH_FUNCTIONS.made(fn)
+
+
+def ordered(low: Any = 0, high: Any = 1, generator: Any = None, **bounds: Any) -> bool:
+    """Whether the bounds of uniform numbers are in order, guarded: torch refuses others."""
+    return bool(bounds.get("from", low) <= bounds.get("to", high))
 
 
 def sizes_in(x: Any) -> Any:
