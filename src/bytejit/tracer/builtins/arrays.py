@@ -136,21 +136,41 @@ class Arrays(Component):
         return None
 
     def tensor_of_sizes(self, v: Var, options: dict[str, Var]) -> Var | None:
-        """torch.tensor(v, **options) of numbers, or of a list of them, of which some are symbolic: torch.tensor would need
-        their values. None where none is, or where it is more than a list."""
+        """torch.tensor(v, **options) of numbers, or of nested lists of them, of which some are symbolic: torch.tensor would need
+        their values. None where none is, or where it is something else."""
         v = plain_number(self.t, self.t.values.real(v))
+        leaf = "requires_grad" in options and self.t.comparisons.truth(options["requires_grad"])
+        options = {k: o for k, o in options.items() if k != "requires_grad"}
+        if leaf:
+            made = self.tensor_of_sizes(v, options)
+            return made and self.t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [made], {})
         if type(v) is SymVar:
             return self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), v], options)
-        if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size):
+        found = self._numbers_in(v)
+        if found is None:
             return None
-        items = [plain_number(self.t, self.t.values.real(x)) for x in v.items]
+        shape, items = found
         if not any(type(x) is SymVar for x in items) or any(self.t.numbers.number_of(x) is None for x in items):
             return None
         if "dtype" not in options:
             kinds = {type(hint(self.t.numbers.number_of(x))) for x in items}
             options = {**options, "dtype": Known(torch.get_default_dtype() if float in kinds else torch.int64)}
         ones = [self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
-        return self.t.tensors.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
+        made = self.t.tensors.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
+        return made if len(shape) == 1 else self.t.tensors.call_tensor_op(torch.Tensor.view, [made, *map(Known, shape)], {})
+
+    def _numbers_in(self, v: Var) -> tuple[list[int], list[Var]] | None:
+        """The shape of nested lists, and what is in them, in order; None where they are of unlike lengths, or empty."""
+        if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size) or not v.items:
+            return None
+        items = [plain_number(self.t, self.t.values.real(x)) for x in v.items]
+        if not any(isinstance(x, SeqVar) for x in items):
+            return [len(items)], items
+        rows = [self._numbers_in(x) for x in items]
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows) or any(shape != known[0][0] for shape, _ in known):
+            return None
+        return [len(rows), *known[0][0]], [x for _, row in known for x in row]
 
     def as_index(self, v: ArrayVar) -> Var:
         """A tensor for an array that indexes a tensor: torch takes it as one of int64 where it holds integers. Others, and
@@ -237,7 +257,8 @@ def _tensor_of(function: Callable, shares: bool) -> None:
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {words(v) if v is not None else 'nothing'}")
-            if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
+            plain = function in (torch.tensor, torch.as_tensor) or function is torch.asarray and kwargs.keys() <= {"dtype", "device"}
+            if v is not None and plain and len(args) == 1:
                 kwargs = with_dtype(t, v, args, kwargs)
                 made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
                 if made is not None:
