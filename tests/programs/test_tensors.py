@@ -656,8 +656,36 @@ def test_sizes_made_tensors(x):
         x.new_tensor([n, 2]),
         x.new_tensor(n, dtype=torch.int64),
         torch.tensor([n, x.shape[1]]),
+        torch.tensor([[n, 1], (2, n * n)]),
+        torch.tensor([[n / 2, 1], (True, n)], requires_grad=True),
+        torch.Tensor([[n, 1.5]]),
+        torch.LongTensor([n, 3]),
+        torch.Tensor(n, 2).fill_(n),
         torch.unravel_index(torch.tensor([1, 4]), x.shape),
     )
+
+
+@case(F(3, 2), graphs=1)
+def test_old_constructors(x):
+    """`torch.Tensor`, `torch.LongTensor` and the like, of sizes and of numbers"""
+    weight = torch.nn.Parameter(torch.Tensor(2, 3).fill_(0.5))
+    made = (
+        *(torch.Tensor(), torch.Tensor([]), torch.Tensor(()), torch.Tensor([[1, 2.5]]), torch.DoubleTensor((1, 2))),
+        *(torch.BoolTensor([True, 0]), torch.ByteTensor([1, 2]), torch.HalfTensor([1.1]), torch.Tensor(x.shape).fill_(2)),
+    )
+    return made, x[torch.LongTensor([0, 2])] @ weight, isinstance(made[0], torch.FloatTensor)
+
+
+@case(F(3, 2), breaks=True)
+def test_old_constructors_of_other_data(x):
+    """Of tensors, of floats for integers, of what it refuses"""
+    found = []
+    for make in (lambda: torch.Tensor(x), lambda: torch.LongTensor([1.5]), lambda: torch.Tensor(2.5), lambda: torch.Tensor(-1)):
+        try:
+            found.append(make())
+        except Exception as e:
+            found.append(type(e).__name__)
+    return x + 1, found
 
 
 @case(Spec(lambda r: r.f(3 + r.call, 2)), graphs=1, total=2, calls=3)

@@ -61,6 +61,8 @@ TAKEN: dict[str, Callable] = {
     "logit": lambda x, n: torch.logit(x.sigmoid(), eps=n / 10),
     "normal_": lambda x, n: x + torch.empty(4).normal_(n, 1.0),
     "bernoulli_": lambda x, n: x * torch.empty(4).bernoulli_(n),
+    "uniform_ from 0": lambda x, n: x + torch.empty(4).uniform_(0, n),
+    "a matrix": lambda x, n: x @ torch.tensor([[math.cos(n), -n, 0, 1.5], [n, math.cos(n), *[0] * 2], [n] * 4, [1, 2, 3, n]]),
     "exponential_": lambda x, n: x * torch.empty(4).exponential_(n),
     "round": lambda x, n: x * round(10 * n) + round(n, 1),
     "math": lambda x, n: x if math.isnan(n) or math.isinf(n) or math.isclose(n, 5.0) else x * math.hypot(n, 1.0, 2.0),

@@ -11,6 +11,7 @@ from bytejit.tracer.builtins import (
     iterators,
     json_texts,
     lazy_iterators,
+    legacy_constructors,
     namespaces,
     numbers,
     patterns,

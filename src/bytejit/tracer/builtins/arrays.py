@@ -257,7 +257,9 @@ def _tensor_of(function: Callable, shares: bool) -> None:
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {words(v) if v is not None else 'nothing'}")
-            plain = function in (torch.tensor, torch.as_tensor) or function is torch.asarray and kwargs.keys() <= {"dtype", "device"}
+            plain = (
+                function in (torch.tensor, torch.as_tensor) or function is torch.asarray and kwargs.keys() <= {"dtype", "device"}
+            )
             if v is not None and plain and len(args) == 1:
                 kwargs = with_dtype(t, v, args, kwargs)
                 made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
