@@ -13,31 +13,40 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from .index_core import (
+from .index_arithmetic import (
     ONE,
     ZERO,
+    Index,
+    Size,
+    at_least,
+    bounds,
+    collected,
+    divide,
+    floordiv,
+    in_range,
+    index,
+    inf,
+    lowest,
+    mod,
+    size_of,
+    var,
+)
+from .index_terms import (
     Atom,
     AxisVar,
     Div,
-    Index,
     Mod,
     Prod,
-    Size,
     Sym,
     Undecided,
     Val,
     atoms,
-    collected,
-    index,
     index_text,
     invariant,
     product,
-    size_of,
     text_of,
-    var,
     variables,
 )
-from .index_order import at_least, bounds, divide, floordiv, in_range, inf, lowest, mod
 
 __all__ = [
     "ONE",

@@ -3,7 +3,7 @@
 A size is an int or an `Index` over size symbols. What an index cannot say (a maximum, a rounded float) becomes a symbol
 of its own, computed from the others at the call. A symbolic float is a `Real`.
 
-Codegen treats both kinds of size alike. `codegen/loops/index_order.py` shows what holds for every value of the symbols
+Codegen treats both kinds of size alike. `codegen/loops/index_arithmetic.py` shows what holds for every value of the symbols
 (`at_least`, `in_range`, exact division); choices (grain, tiles, libraries, inlining) use the hints, the values that the graph
 was made with. A comparison of sizes that holds for some values only raises `index.Undecided`: within a row of the op table
 the op becomes an extern call; anywhere else the graph runs through torch, counted. Kernels take symbols as i64 arguments.

@@ -1,30 +1,186 @@
-"""Division of indices, and proofs about their range: by interval arithmetic for constants, by lower bounds for symbols."""
+"""Arithmetic of indices: sums and products, division, and proofs about their range (by interval arithmetic for constants, by
+lower bounds for symbols). `codegen/loops/index.py` is the module to import.
+
+Operators and division stand in one module because each needs the other: a sum joins `d*(x//d) + x%d`, and sizes are compared by
+what can be proved of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import gcd, inf
+from typing import Any
 
-from .index_core import (
-    LATER,
-    ZERO,
-    Atom,
-    AxisVar,
-    Div,
-    Index,
-    Mod,
-    Prod,
-    Size,
-    Sym,
-    Val,
-    atoms,
-    collected,
-    index,
-    invariant,
-    product,
-    size_of,
-    variables,
-)
+from .index_terms import Atom, AxisVar, Div, Mod, Prod, Sym, Terms, Undecided, Val, atoms, invariant, product, variables
+
+
+class Index(Terms):
+    """A sum of atoms with the operators of integers. Division is floor division: `floordiv`, `mod`."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Size) -> Index:
+        other = index(other)
+        if not other.terms:
+            return Index(self.terms, self.const + other.const) if other.const else self
+        if not self.terms:
+            return Index(other.terms, self.const + other.const) if self.const else other
+        return collected((*self.terms, *other.terms), self.const + other.const)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Size) -> Index:
+        other = index(other)
+        if not self.terms:
+            self, other = other, self
+        if not other.terms:
+            k = other.const
+            return self if k == 1 else ZERO if k == 0 else Index(tuple((a, c * k) for a, c in self.terms), self.const * k)
+        return _product(self, other)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Index:
+        return self + index(other) * -1
+
+    def __rsub__(self, other: Size) -> Index:
+        return index(other) + self * -1
+
+    def _unknown(self, *_: Any) -> Any:
+        """Division makes a float of a size, which is known only at the call. Raises: Undecided."""
+        raise Undecided(f"{self!r} is known only at the call")
+
+    __truediv__ = __rtruediv__ = _unknown
+
+    def coefficient(self, name: str) -> Size:
+        """The coefficient of the axis `name`: a number, or an index over symbols; 0 when it has none (the axis may still occur
+        inside another atom)."""
+        number, rest = 0, []
+        for a, c in self.terms:
+            if type(a) is AxisVar:
+                number += c if a.parts[0] == name else 0
+            elif type(a) is Prod and any(type(p) is AxisVar and p.parts[0] == name for p in a.parts):
+                others = [p for p in a.parts if type(p) is not AxisVar or p.parts[0] != name]
+                if len(others) != len(a.parts) - 1 or not all(invariant(p) for p in others):
+                    return 0
+                rest.append((product(others), c))
+        return collected(rest, number) if rest else number
+
+    def within_atoms(self, name: str) -> bool:
+        """Whether the axis occurs elsewhere than as a factor that `coefficient` returns: inside a division, or beside
+        another axis."""
+        for a, _ in self.terms:
+            parts = a.parts if type(a) is Prod else (a,)
+            plain = [p for p in parts if type(p) is AxisVar]
+            if any(p.parts[0] == name for p in plain) and not all(invariant(p) for p in parts if p is not plain[0]):
+                return True
+            if any(name in variables(index(p)) for p in parts if type(p) is not AxisVar):
+                return True
+        return False
+
+    # A size is ordered where that holds for every value of its symbols; else it cannot be decided here.
+    def __le__(self, other: Size) -> bool:
+        return _decided(index(other) - self)
+
+    def __ge__(self, other: Size) -> bool:
+        return _decided(self - other)
+
+    def __lt__(self, other: Size) -> bool:
+        return _decided(index(other) - self - 1)
+
+    def __gt__(self, other: Size) -> bool:
+        return _decided(self - other - 1)
+
+    def __index__(self) -> int:
+        if self.terms:
+            raise Undecided(f"the size {self} is known only at the call")
+        return self.const
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+
+def _decided(x: Index) -> bool:
+    """Whether x >= 0, for all sizes or for none. Raises: Undecided."""
+    if at_least(x, 0, {}):
+        return True
+    if at_least(-x, 1, {}):
+        return False
+    raise Undecided(f"{x} >= 0 holds for some sizes only")
+
+
+Size = int | Index
+
+ZERO = Index((), 0)
+ONE = Index((), 1)
+
+
+def index(x: Size | Atom) -> Index:
+    """Any size, atom or index as an Index. Raises: Undecided for a number that is not an integer."""
+    if type(x) is Index:
+        return x
+    if isinstance(x, Atom):
+        return Index(((x, 1),), 0)
+    if isinstance(x, float):
+        raise Undecided(f"{x} is not an integer")
+    return Index((), int(x))
+
+
+def var(name: str) -> Index:
+    """The axis `name`."""
+    return Index(((AxisVar(name), 1),), 0)
+
+
+def size_of(x: Size) -> Size:
+    """The size as an int where it is a constant, else as an Index."""
+    return x if isinstance(x, int) else x.const if not x.terms else x
+
+
+def collected(terms: Iterable[tuple[Atom, int]], const: int) -> Index:
+    sums: dict[Atom, int] = {}
+    for atom, c in terms:
+        sums[atom] = sums.get(atom, 0) + c
+    if any(type(a) is Mod for a in sums):
+        const = _join_mods(sums, const)
+    left = [(a, c) for a, c in sums.items() if c]
+    left.sort(key=_term_key)
+    return Index(tuple(left), const)
+
+
+def _term_key(term: tuple[Atom, int]) -> tuple:
+    return (term[0].rank, str(term[0].key))
+
+
+def _join_mods(sums: dict[Atom, int], const: int) -> int:
+    """Replaces d*(x//d) + x%d by x. Such sums come from a reshape followed by its inverse."""
+    for atom in [a for a in sums if type(a) is Mod and sums[a]]:
+        x, d = atom.parts
+        if not isinstance(d, int):
+            continue
+        c = sums[atom]
+        quotient = floordiv(x, d, {})
+        if len(quotient.terms) == 1 and not quotient.const and quotient.terms[0][1] == 1:
+            partner = quotient.terms[0][0]
+            if sums.get(partner) == c * d:
+                sums[partner] = sums[atom] = 0
+                for a, k in x.terms:
+                    sums[a] = sums.get(a, 0) + k * c
+                const += x.const * c
+    return const
+
+
+def _product(a: Index, b: Index) -> Index:
+    terms = []
+    for x, cx in (*a.terms, (None, a.const)):
+        for y, cy in (*b.terms, (None, b.const)):
+            if cx and cy and (x or y):
+                terms.append((product([p for p in (x, y) if p]), cx * cy))
+    return collected(terms, a.const * b.const)
 
 
 def bounds(x: Index, sizes: Mapping[str, Size]) -> tuple[float, float]:
@@ -221,6 +377,3 @@ def _never_negative(x: Index) -> bool:
             term = term * (index(AxisVar(f"{p!r}")) + int(low))
         out = out + term
     return out.const >= 0 and all(c > 0 for _, c in out.terms)
-
-
-LATER.update(floordiv=floordiv, at_least=at_least)
