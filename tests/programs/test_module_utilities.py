@@ -8,7 +8,7 @@ from torch.nn.utils import prune
 
 import bytejit
 
-from .harness import F, I
+from .harness import F, I, program
 from .test_training import CLOSE, LOSS, net, run, seen
 
 
@@ -153,3 +153,15 @@ def test_parameters_made_in_a_graph():
 
     run(lambda: (fn, None), F(4, 8), backend="inductor", drive=drive, tol=CLOSE)
     assert not bytejit.counters["fallbacks"]
+
+
+@program(F(6, 8), graphs=1)
+def test_functions_given_to_torchs():
+    """A Python function of torch's that calls what it is given is part of the graph"""
+    apart = torch.nn.functional.triplet_margin_with_distance_loss
+
+    def fn(x):
+        scale = x.mean()
+        return apart(x, x + 1, x * 2, distance_function=lambda a, b: (a - b).norm(dim=-1) * scale, swap=True)
+
+    return fn

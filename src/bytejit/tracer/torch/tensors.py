@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.common.overriding import PLAIN
 from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
@@ -26,7 +27,20 @@ from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import (
+    NONE,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    SeqVar,
+    SliceVar,
+    SymVar,
+    TensorVar,
+    Var,
+    expect,
+)
 from bytejit.tracer.objects.own_methods import OF_NUMBERS, OF_SEQUENCES, answers
 from bytejit.tracer.sizes.numbers import numbers_in
 from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
@@ -138,6 +152,8 @@ class Tensors(Component):
             node_args = tuple(self.to_node_arg(a) for a in args)
             node_kwargs = {k: self.to_node_arg(v) for k, v in kwargs.items()}
         except NotConstant as e:
+            if isinstance(fn, types.FunctionType) and special_cases.TORCH_FUNCTIONS.made(fn):  # it may call what it is given
+                return self.t.calls.inline(expect(self.t.values.constant(fn), FuncVar), args, kwargs)
             raise Break(f"{self.op_name(fn)} of {e}") from None
         if method == "cuda" or any(map(current_cuda, (*node_args, *node_kwargs.values()))):
             self.t.guards.add_state("cuda_device")
