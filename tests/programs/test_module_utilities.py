@@ -157,11 +157,12 @@ def test_parameters_made_in_a_graph():
 
 @program(F(6, 8), graphs=1)
 def test_functions_given_to_torchs():
-    """A Python function of torch's that calls what it is given is part of the graph"""
+    """Python functions of torch's that call what they are given, or raise for some values, are part of the graph"""
     apart = torch.nn.functional.triplet_margin_with_distance_loss
 
     def fn(x):
         scale = x.mean()
-        return apart(x, x + 1, x * 2, distance_function=lambda a, b: (a - b).norm(dim=-1) * scale, swap=True)
+        loss = apart(x, x + 1, x * 2, distance_function=lambda a, b: (a - b).norm(dim=-1) * scale, swap=True)
+        return loss + torch.nn.functional.gaussian_nll_loss(x, x * 2, x.abs())
 
     return fn

@@ -152,8 +152,8 @@ class Tensors(Component):
             node_args = tuple(self.to_node_arg(a) for a in args)
             node_kwargs = {k: self.to_node_arg(v) for k, v in kwargs.items()}
         except NotConstant as e:
-            if isinstance(fn, types.FunctionType) and special_cases.TORCH_FUNCTIONS.made(fn):  # it may call what it is given
-                return self.t.calls.inline(expect(self.t.values.constant(fn), FuncVar), args, kwargs)
+            if (found := self.followed(fn, args, kwargs)) is not None:  # it may call what it is given
+                return found
             raise Break(f"{self.op_name(fn)} of {e}") from None
         if method == "cuda" or any(map(current_cuda, (*node_args, *node_kwargs.values()))):
             self.t.guards.add_state("cuda_device")
@@ -161,18 +161,9 @@ class Tensors(Component):
         try:
             result = self.run_fake(fn, fake_args, fake_kwargs)
         except NeedsValue:
-            if (scaled := with_tensor_factor(self.t, self.op_name(fn), args, kwargs)) is not None:
-                return scaled
-            again = [a if method and a is args[0] else self.t.tensor_values.sizes_by_value(a) for a in args]
-            if fn in (operator.getitem, operator.setitem):
-                again[1] = self.t.indexing.index_by_value(args, again[1], reads=fn is operator.getitem)
-            named = {k: self.t.tensor_values.sizes_by_value(v) for k, v in kwargs.items()}
-            if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.t.values.real, kwargs.values())))):
-                counted = self.t.tensor_values.counted(fn, args, kwargs) or self.t.measures.measured_result(fn, args, kwargs)
-                if counted is None:
-                    raise
-                return counted
-            return self.call_tensor_op(fn, again, named)
+            if (found := self.by_value(fn, method, args, kwargs)) is None:
+                raise
+            return found
         if not self.makes_tensors(result):
             if method in READERS:
                 self.t.unit_strides.note_strides_read()
@@ -184,6 +175,32 @@ class Tensors(Component):
         node.meta["val"] = result
         given = next((a for a, fake in zip(args, fake_args) if fake is result), None)  # foreach in place: the list itself
         return self.wrap_result(node, result) if given is None or isinstance(result, torch.Tensor) else given
+
+    def by_value(self, fn: Any, method: str | None, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """An operation whose result the values of tensors decide, where these are known or counted by the graph; None where
+        not."""
+        if (scaled := with_tensor_factor(self.t, self.op_name(fn), args, kwargs)) is not None:
+            return scaled
+        again = [a if method and a is args[0] else self.t.tensor_values.sizes_by_value(a) for a in args]
+        if fn in (operator.getitem, operator.setitem):
+            again[1] = self.t.indexing.index_by_value(args, again[1], reads=fn is operator.getitem)
+        named = {k: self.t.tensor_values.sizes_by_value(v) for k, v in kwargs.items()}
+        if not all(map(operator.is_, (*again, *named.values()), (*args, *map(self.t.values.real, kwargs.values())))):
+            return self.call_tensor_op(fn, again, named)
+        counted = self.t.tensor_values.counted(fn, args, kwargs) or self.t.measures.measured_result(fn, args, kwargs)
+        if counted is not None:
+            return counted
+        try:
+            return self.followed(fn, args, kwargs)  # a value may only decide whether it raises: the graph checks that
+        except Break:
+            self.t.break_where, self.t.break_depth = None, 0  # the call breaks the graph, not what it calls
+            return None
+
+    def followed(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """The call of a function of torch's in Python, followed as any other function; None for others."""
+        if not isinstance(fn, types.FunctionType) or not special_cases.TORCH_FUNCTIONS.made(fn):
+            return None
+        return self.t.calls.inline(expect(self.t.values.constant(fn), FuncVar), args, kwargs)
 
     def one_tensor(self, fn: Any, args: list[Var]) -> TensorVar:
         """`call_tensor_op` for an operation that returns one tensor. Raises: Break."""
