@@ -29,6 +29,8 @@ REFUSED = {
     "pad": lambda x: F.pad(x.to(torch.int8), (1, 1), value=300),
     "scatter": lambda x: x.to(torch.int8).scatter(0, torch.zeros(1, 1, dtype=torch.int64), 300),
     "index_fill": lambda x: x.to(torch.int8).index_fill(0, torch.tensor([0]), 300),
+    "bool as alpha": lambda x: torch.add(x, 1, alpha=True),
+    "bool as alpha of lists": lambda x: torch._foreach_add([x], [x], alpha=True),
     "alpha": lambda x: torch.add(x.to(torch.int8), 1, alpha=300),
     "clamp": lambda x: x.to(torch.int8).clamp(max=300),
     "pow": lambda x: x.to(torch.int8) ** 300,
@@ -95,3 +97,15 @@ def test_holds(dtype):
         except RuntimeError:
             taken = False
         assert holds(dtype, value) == taken, (dtype, value)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_powers_of_bools(backend):
+    """to the power of True and False they stay bools, to that of 1 they do not"""
+
+    def f(x):
+        return x**True, x.t() ** False, torch.pow(x, True) ^ x, (x**True).sum(), x**1
+
+    x = torch.tensor([[True, False], [False, True]])
+    for got, want in zip(bytejit.compile(f, backend=backend)(x), f(x)):
+        assert got.dtype == want.dtype and got.stride() == want.stride() and torch.equal(got, want)

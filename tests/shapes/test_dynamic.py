@@ -373,6 +373,14 @@ def test_ints_of_either_sign_and_small_ones() -> None:
     assert check(lambda x, n: x * n + n, calls) == 5
 
 
+def test_an_int_below_zero_among_the_sizes_of_expand() -> None:
+    calls = [(torch.rand(2, 3), n) for n in (5, 3, -1, 4, -1)]
+    assert check(lambda x, n: x[None].expand(n, -1, -1).sum(0), calls) <= 3
+    compiled = bytejit.compile(lambda x, n: x[None].expand(n, -1, -1).sum(0))
+    for x, n in calls:
+        torch.testing.assert_close(compiled(x, n), x[None].expand(n, -1, -1).sum(0))
+
+
 def test_an_int_in_a_list_a_tuple_and_a_dict() -> None:
     calls = [(torch.ones(6), [n, 2], (n + 1, 3), {"n": n}) for n in (2, 3, 5, 7, 11)]
 

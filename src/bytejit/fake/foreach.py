@@ -49,7 +49,7 @@ def _maker(name: str, overload: str) -> Callable[..., Call] | None:
     of_tensors = overload in ("List", "Tensor")
     if name in ("add", "sub"):
         op = getattr(getattr(aten, name), "Tensor" if of_tensors else "Scalar")
-        return lambda x, y, alpha=1: (op, (x, y), {} if alpha == 1 else {"alpha": alpha})
+        return lambda x, y, alpha=1: (op, (x, y), {} if alpha == 1 and alpha is not True else {"alpha": alpha})
     if name in ("mul", "div"):
         op = getattr(getattr(aten, name), "Tensor" if of_tensors else "Scalar")
         return lambda x, y: (op, (x, y), {})

@@ -27,11 +27,14 @@ CONVERTED = {
     "addcdiv": ("value",),
 }
 INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, for integers only
+BOOLEANS = ("add", "sub", "rsub")  # whose alpha is checked to fit the result
 
 
 def check_scalars(name: str, given: dict) -> None:
     """Raises: CannotNormalise where an operation (its name and arguments) gets a number that the dtype of its result cannot
     hold. The graph then runs through torch, which raises the error."""
+    if type(given.get("alpha")) is bool and name in BOOLEANS:
+        raise CannotNormalise("a bool as alpha: torch takes it where the result is one of bools only")
     wanted = CONVERTED.get(name, INTEGERS.get(name, ()))
     tensor, dtype = given.get("self"), given.get("dtype")
     dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)

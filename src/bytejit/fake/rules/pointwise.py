@@ -72,7 +72,10 @@ def _number_and_numbers(number: Number, x: HasMeta) -> Meta:
 
 
 def _power(x: Operand, y: Operand) -> Meta:
-    """Of a number the exponent is a parameter: the result is laid out as the base alone."""
+    """Of a number the exponent is a parameter: the result is laid out as the base alone. A bool to the power of Python's True or
+    False is a bool, which torch's meta kernel does not say."""
+    if isinstance(y, bool) and isinstance(x, _Tensor) and x.m.dtype is _BOOL:
+        return elementwise((x,), _BOOL)
     m = _numbers(x, y)
     return m if isinstance(y, _Tensor) else elementwise((x,), m.dtype)
 

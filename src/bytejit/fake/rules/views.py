@@ -68,8 +68,8 @@ def _expand(x: HasMeta, size: Sequence[Size], *, implicit: bool = False) -> Meta
     shape, stride = list(size), [0] * len(size)
     for i in range(len(size) - 1, -1, -1):
         have = m.shape[i - pad] if i >= pad else 1
-        if isinstance(shape[i], int) and shape[i] == -1:
-            if i < pad:
+        if shape[i] < 0:
+            if shape[i] != -1 or i < pad:
                 raise NeedsMeta
             shape[i] = have
         if not (is_one(have) and not is_one(shape[i])) and have == shape[i]:
