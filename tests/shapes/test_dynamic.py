@@ -190,6 +190,11 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     ),
     "an op of the user's": (lambda x: grouped(x * 2, torch.ones(x.shape[1], 3), [1, 1]) + 1, SIZES, 3),
     "tensor of sizes": (lambda x: x.sum() * torch.tensor([x.shape[0], x.shape[1] * 2]) + torch.as_tensor(x.shape), SIZES, 3),
+    "bits of sizes": (
+        lambda x: x.new_ones((x.shape[0] + 7) & ~7) * (x.shape[0] & 3) + (3 | x.shape[1]) * (1 ^ x.shape[0]) - ~x.shape[1],
+        SIZES,
+        3,
+    ),
     "index by size": (lambda x: x[x.shape[0] // 2] + x[..., x.shape[1] - 1].sum() + x[None, x.shape[0] - 2, 1:].sum(), LARGER, 3),
     "index by a list of sizes": (lambda x: x[[0, x.shape[0] - 1]], SIZES, 3),
     "set by size": (lambda x: set_at(x + 0), SIZES, 3),

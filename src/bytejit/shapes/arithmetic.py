@@ -127,8 +127,20 @@ def total(first: Number, numbers: list[Number]) -> Number:
 
 
 def bits(function: Callable, a: Number, b: Number) -> Number:
-    """A bitwise operator of two ints, which become constants."""
-    return a.make(function(a.int_(), b.int_()), int)
+    """A bitwise operator of two ints, which become constants but where one is a mask of the lowest bits, or of all others."""
+    if isinstance(a.value, int):
+        a, b = b, a
+    mask = b.value
+    if a.kind is not int or b.kind is not int or type(mask) is not int:
+        return a.make(function(a.int_(), b.int_()), int)
+    low = mask if mask >= 0 else ~mask
+    if low & (low + 1) or mask < 0 and function is not operator.and_:
+        return a.make(function(a.int_(), b.int_()), int)
+    lowest = divided("mod", a, a.wrap_int(low + 1))
+    if function is operator.and_:
+        return lowest if mask >= 0 else binary("sub", a, lowest)
+    changed = b if function is operator.or_ else binary("sub", b, lowest)
+    return binary("add", binary("sub", a, lowest), changed)
 
 
 def shifted_left(a: Number, b: Number) -> Number:

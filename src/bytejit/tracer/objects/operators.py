@@ -357,6 +357,8 @@ class Operators(Component):
             return self.unary(name, self.t.drawn.early(v))
         if isinstance(v, TensorVar):
             return self.t.tensors.call_tensor_op(UNARY[name], [v], {})
+        if type(v) is SymVar and name == "invert" and isinstance(v.value, torch.SymInt):
+            return self.binary("sub", Known(-1), v)
         if type(v) is SymVar and name != "invert" and (number := self.t.numbers.on_numbers(UNARY[name], v)) is not None:
             return number
         if isinstance(v, Known) and is_constant(v.obj):
