@@ -691,3 +691,47 @@ def test_taking_back_what_was_put_there():
     for i in (3, 4, 9, 5, 20, 21, 4, 7, 30, 8):
         ours, theirs = ({n: torch.full((3,), float(n)) for n in (4, 5, 20)} for _ in range(2))
         assert str(compiled(torch.ones(3), ours, i)) == str(f(torch.ones(3), theirs, i)) and str(ours) == str(theirs)
+
+
+LISTED = {
+    "index": lambda x, ids: x[ids] * 2,
+    "indices": lambda x, ids: x[ids, ..., [0, len(ids)]] + x[:, ids].sum(),
+    "made in the region": lambda x, ids: x[[ids[0], 0, -ids[1]]],
+    "written": lambda x, ids: x.index_fill(0, torch.tensor(ids), 0.5) + torch.as_tensor(ids).sum(),
+    "twice": lambda x, ids: (torch.tensor(ids).add_(1), torch.tensor(ids), torch.tensor(ids, dtype=torch.float64)),
+    "appended": lambda x, ids: (ids.append(2), x[ids], torch.tensor(ids)),
+    "halves": lambda x, ids: torch.tensor([i / 2 for i in ids]) + x[0, 0],
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_lists_of_numbers_that_change(name):
+    """As indices and as tensors: other numbers and other lengths, one that is too large, floats, none"""
+    f, x = LISTED[name], torch.rand(40, 40)
+    compiled = bytejit.compile(f, backend="eager")
+    lists = [
+        [3, 4],
+        [5, 6],
+        [7, 9],
+        [2, 30],
+        [4, 5, 6],
+        [7, 8, 9, 10],
+        [8, 3, 2, 1, 12],
+        [5, 39],
+        [4, 45],
+        [1.5, 2],
+        [],
+        [2**70, 1],
+    ]
+    for i, ids in enumerate(lists):
+        found = []
+        for g in (f, compiled):
+            given = list(ids)
+            try:
+                found.append((str(g(x, given)), str(given)))
+            except Exception as e:
+                found.append((type(e), str(e), str(given)))
+        assert found[0] == found[1]
+        if i == 3 and name not in ("appended", "halves"):
+            assert bytejit.counters.total("recompiles") <= 1
+    bytejit.counters.clear()

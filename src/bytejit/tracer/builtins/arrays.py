@@ -25,6 +25,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var, is_object
 from bytejit.tracer.objects.argument_counts import describe
+from bytejit.tracer.sizes.listed_numbers import tensor_made_anew
 from bytejit.tracer.sizes.numpy_numbers import plain_number
 
 from .traced_arrays import OF_TENSORS
@@ -244,6 +245,10 @@ def with_lists(t: Tracer, v: Var) -> Var:
 
 def _tensor_of(function: Callable, shares: bool) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if len(args) == 1 and function is not torch.from_numpy:
+            anew = tensor_made_anew(t, t.values.real(args[0]), kwargs)
+            if anew is not None:
+                return anew
         args = [with_lists(t, args[0]), *args[1:]] if args else args
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if type(v) is TensorArrayVar:

@@ -37,6 +37,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.sizes.called_anew import call_anew
+from bytejit.tracer.sizes.listed_numbers import tensor_made_anew
 
 from .changing_keys import lacks, picked
 from .class_facts import class_attribute, class_lookup
@@ -102,8 +103,8 @@ class Subscripts(Component):
     def getitem(self, container: Var, key: Var) -> Var:
         container, key = self.t.values.real(container), self.t.values.real(key)
         if isinstance(container, TensorVar):
-            found = self.t.indexing.item(container, key)
-            return found or self.t.tensors.call_tensor_op(operator.getitem, [container, self.plain_index(key)], {})
+            key = self.plain_index(key)
+            return self.t.indexing.item(container, key) or self.t.tensors.call_tensor_op(operator.getitem, [container, key], {})
         if (found := picked(self.t, container, key)) is not None:
             return found
         if isinstance(container, SeqVar):
@@ -132,6 +133,8 @@ class Subscripts(Component):
         """A tensor's index with what __index__ says in place of the instances that have one, and tensors in place of arrays."""
         if isinstance(key, ArrayVar):
             return self.t.numpy_arrays.as_index(key)
+        if isinstance(key, SeqVar) and key.cls is list:
+            return self._listed_index(key)
         if answers(key, OF_SEQUENCES) and issubclass(self.t.type_of(key), tuple):
             raise Break(f"a tensor indexed by a {self.t.type_of(key).__name__}, which is a sequence of its own kind")
         if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
@@ -141,9 +144,18 @@ class Subscripts(Component):
         if (
             isinstance(key, SeqVar)
             and key.cls is tuple
-            and any(isinstance(self.t.values.real(k), (InstanceVar, ArrayVar)) for k in key.items)
+            and any(isinstance(self.t.values.real(k), (InstanceVar, ArrayVar, SeqVar)) for k in key.items)
         ):
             return SeqVar([self.plain_index(self.t.values.real(k)) for k in key.items], tuple)
+        return key
+
+    def _listed_index(self, key: SeqVar) -> Var:
+        """A tensor's index that is a list: of integers of which some change it is a tensor, as torch makes one of it."""
+        if (made := tensor_made_anew(self.t, key, {}, int)) is not None:
+            return made
+        items = [self.t.values.real(k) for k in key.items]
+        if any(type(k) is SymVar for k in items) and all(self.t.type_of(k) is int for k in items):
+            return self.t.numpy_arrays.tensor_of_sizes(key, {}) or key
         return key
 
     def getitem_of_base(self, v: InstanceVar, key: Var) -> Var:
