@@ -735,3 +735,27 @@ def test_lists_of_numbers_that_change(name):
         if i == 3 and name not in ("appended", "halves"):
             assert bytejit.counters.total("recompiles") <= 1
     bytejit.counters.clear()
+
+
+@program(F(3), Turn(*KEYS, 99, -20), calls=14)
+def test_tables_in_the_code():
+    """Numbers that the code itself names, some places out of range"""
+
+    def f(x, k):
+        try:
+            return x * (1.5, 2.5, 3.0, 5.0, 7.5, 1.5, 2.25, 3.5, 4.5, 5.5, 6.5, 8.5, 9.5, 3.25)[k], [i * i for i in range(14)][-k]
+        except IndexError as e:
+            return x, str(e)
+
+    return f
+
+
+@program(F(3), Turn(*KEYS), calls=12, total=2)
+def test_counting_from_a_number():
+    """enumerate from a number that changes, and one that is returned"""
+
+    def f(x, k):
+        left = enumerate("abc", k)
+        return [v * i for i, v in enumerate([x, x + 1], k)], next(left)[0], [i for i, _ in left], x * (2, *range(20))[k]
+
+    return f

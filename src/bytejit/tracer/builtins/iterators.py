@@ -82,6 +82,9 @@ def next_method(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.enumerate)
 def enumerate_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     start = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
+    first = t.values.real(start)
+    if type(first) is SymVar and t.type_of(first) is int:
+        return IterVar("enumerate", {"of": t.iteration.iter(args[0]), "at": 0, "first": first}, t.limits.steps)
     return IterVar("enumerate", {"of": t.iteration.iter(args[0]), "at": t.subscripts.index(start)}, t.limits.steps)
 
 

@@ -7,6 +7,7 @@ import collections
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import REPLACED, STAYING
 from bytejit.tracer.core.signals import CannotReconstruct
+from bytejit.tracer.objects.iterator_steps import place
 
 from .statements import Statements
 
@@ -54,7 +55,7 @@ def iterator(out: Statements, v: IterVar) -> str:
             out.lines.append(f"for _ in range({s['at']}): next({name})")
         return name
     elif v.kind == "enumerate":
-        text = f"enumerate({out.value(s['of'])}, {s['at']})"
+        text = f"enumerate({out.value(s['of'])}, {out.value(place(out.t, s))})"
     elif v.kind == "zip":
         text = f"zip({out.many(s['of'])}{'strict=True' if s['strict'] else ''})"
     elif v.kind in ("map", "filter"):

@@ -20,7 +20,7 @@ from bytejit.guards.references import Ref
 from bytejit.guards.sources import Computed, InstanceDict, PastDict, Scope, Source
 from bytejit.tracer.core.iterator_values import IterVar
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import DictVar, DictView, InstanceVar, SeqVar, Var, expect
+from bytejit.tracer.core.values import DictVar, DictView, InstanceVar, Known, SeqVar, SymVar, Var, expect
 from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 
 from .class_facts import MRO, NAMESPACE, class_attribute
@@ -53,6 +53,18 @@ def picked(t: Tracer, container: Var, key: Var) -> Var | None:
     except (LookupError, TypeError):  # for who looks at the constant
         return None
     return t.values.memo_lazy(("item", id(container), source), item, lambda: Looked(container.origin, source, kind))
+
+
+def picked_constant(t: Tracer, seq: SeqVar, key: Var) -> Var | None:
+    """seq[key] of numbers that the code itself names (`(1, 2, 4)[k]`), for a key that changes; None for others."""
+    if type(key) is not SymVar or seq.real is not None or seq.source is not None or seq.cls not in (list, tuple):
+        return None
+    numbers, source, n = [v.obj for v in seq.items if isinstance(v, Known)], source_of(t, key), len(seq.items)
+    if len(numbers) < n or {*map(type, numbers)} not in ({int}, {float}) or source is None or not -n <= hint(t, key) < n:
+        return None
+    t.guard("EXPR", source, SizeCondition(f"{-n} <= key < {n}", (("key", source),)))
+    table = tuple(numbers)
+    return t.values.wrap(table[hint(t, key)], Computed(Ref.strong(table.__getitem__, "item"), (source,)))
 
 
 def picked_attribute(t: Tracer, v: Var, name: Var) -> Var | None:

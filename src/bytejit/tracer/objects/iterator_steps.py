@@ -87,8 +87,14 @@ def _enumerate(t: Tracer, s: dict[str, Any]) -> Var | None:
     item = t.iteration.next(s["of"])
     if item is None:
         return None
+    number = place(t, s)
     s["at"] += 1
-    return SeqVar([Known(s["at"] - 1), item], tuple)
+    return SeqVar([number, item], tuple)
+
+
+def place(t: Tracer, s: dict[str, Any]) -> Var:
+    """The number that an enumerate gives next."""
+    return t.operators.binary("add", s["first"], Known(s["at"])) if "first" in s else Known(s["at"])
 
 
 def _zip(t: Tracer, s: dict[str, Any]) -> Var | None:

@@ -39,7 +39,7 @@ from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.listed_numbers import tensor_made_anew
 
-from .changing_keys import lacks, picked
+from .changing_keys import lacks, picked, picked_constant
 from .class_facts import class_attribute, class_lookup
 from .containers import elements, key_of, keys_source, real_length, set_part, sought_key
 from .external_lists import ExternalList, added
@@ -178,6 +178,8 @@ class Subscripts(Component):
                 return SeqVar(seq.items[self.real_slice(key)], seq.cls if seq.cls in (list, torch.Size) else tuple)
             except ValueError as e:
                 raise self.t.raised(e) from None
+        if (constant := picked_constant(self.t, seq, key)) is not None:
+            return constant
         i = self.place(seq, key)
         if isinstance(seq, ExternalList) and (found := seq.picked(i)) is not None:
             return found
