@@ -750,12 +750,26 @@ def test_tables_in_the_code():
     return f
 
 
+@program(F(3), Turn(*KEYS, 0, 1, -1, 63, 70), calls=17)
+def test_powers_of_two():
+    """Shifts by, and powers with, a number that changes"""
+
+    def f(x, k):
+        try:
+            return x * 2**k + (1 << k) % 1000, 1000 >> k, k << k, -k >> k, x.new_ones(2 ** (k % 5)).sum()
+        except ValueError as e:
+            return x, str(e), 2**k
+
+    return f
+
+
 @program(F(3), Turn(*KEYS), calls=12, total=2)
 def test_counting_from_a_number():
     """enumerate from a number that changes, and one that is returned"""
 
     def f(x, k):
         left = enumerate("abc", k)
-        return [v * i for i, v in enumerate([x, x + 1], k)], next(left)[0], [i for i, _ in left], x * (2, *range(20))[k]
+        found = [v * i for i, v in enumerate([x, x + 1], k)], next(left)[0], [i for i, _ in left]
+        return found, x * (2, *range(20))[k] * 2**k, k << 2 & ~3
 
     return f

@@ -32,7 +32,7 @@ from bytejit.tracer.core.values import (
     expect,
     is_object,
 )
-from bytejit.tracer.sizes.called_anew import call_anew
+from bytejit.tracer.sizes.called_anew import call_anew, source_of
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup
@@ -72,6 +72,7 @@ IN_PLACE: dict[str, Callable] = {
     "or": operator.ior,
     "xor": operator.ixor,
 }
+MOST_BITS = 31  # of a power of two that stays open: products of it are to be integers of 64 bits
 UNARY: dict[str, Callable] = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
 LONGEST = 1_000_000  # items of a sequence that repetition may make in the trace
 SET_OPERATIONS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
@@ -114,6 +115,8 @@ class Operators(Component):
         if (text := self.text(name, a, b)) is not None:
             return text
         if type(a) is SymVar or type(b) is SymVar:
+            if (power := self._power_of_two(name, a, b)) is not None:
+                return power
             if (number := self.t.numbers.on_numbers(FUNCTIONS[name], a, b)) is not None:
                 return number
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
@@ -136,6 +139,18 @@ class Operators(Component):
             return self._binary_special(name, a, b, in_place)
         made = self._binary_containers(name, a, b, in_place)
         return made if made is not None else self._binary_special(name, a, b, in_place)
+
+    def _power_of_two(self, name: str, a: Var, b: Var) -> Var | None:
+        """2**b, a << b and a >> b for an integer b that changes: each call computes the power before the graph runs."""
+        if name not in ("pow", "lshift", "rshift") or type(b) is not SymVar or not isinstance(b.value, torch.SymInt):
+            return None
+        whole = self.t.type_of(a) is int and (name != "pow" or type(a) is Known and a.obj == 2)
+        if not whole or source_of(self.t, b) is None or not (b.value >= 0 and b.value < MOST_BITS):
+            return None
+        power = call_anew(self.t, operator.pow, [Known(2), b])
+        if power is None or name == "pow":
+            return power
+        return self.binary("mul" if name == "lshift" else "floordiv", a, power)
 
     def text(self, name: str, a: Var, b: Var) -> Var | None:
         """Text put together, or filled in, with numbers that change."""
