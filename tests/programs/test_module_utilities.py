@@ -166,3 +166,34 @@ def test_functions_given_to_torchs():
         return loss + torch.nn.functional.gaussian_nll_loss(x, x * 2, x.abs())
 
     return fn
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_ctc_loss(zero_infinity):
+    """One graph for all lengths; lengths that torch refuses raise its error"""
+
+    def made():
+        m, loss_of = torch.nn.Linear(4, 6).double(), torch.nn.CTCLoss(zero_infinity=zero_infinity)
+
+        def step(x, labels, steps, lengths):
+            m.zero_grad()
+            loss = loss_of(m(x).log_softmax(-1), labels, steps, lengths)
+            loss.backward()
+            return loss.detach(), [p.grad for p in m.parameters()]
+
+        return step
+
+    torch.manual_seed(0)
+    plain = made()
+    torch.manual_seed(0)
+    compiled = bytejit.compile(made(), backend="aot_eager")
+    for n, lengths in ((9, [4, 3, 2]), (11, [1, 0, 4]), (8, [2, 2, 3]), (8, [9, 1, 1])):
+        batch = torch.randn(n, 3, 4).double(), torch.randint(1, 6, (3, 4)), torch.tensor([n, n - 1, 1]), torch.tensor(lengths)
+        found = []
+        for f in (plain, compiled):
+            try:
+                found.append(f(*batch))
+            except RuntimeError as e:
+                found.append([torch.zeros(1), str(e) and []])
+        torch.testing.assert_close(found[1], found[0], equal_nan=True)
+    assert bytejit.counters.total("graphs") <= 3 and not bytejit.counters["breaks"]

@@ -198,6 +198,24 @@ def _embedding_bag_forward_only(*args: Any, **options: Any) -> tuple:
     return _bags(False, *args, **options)
 
 
+@row("_ctc_loss", "_ctc_loss.Tensor")
+def _ctc_loss(log_probs: HasMeta, targets: HasMeta, lengths: Any, target_lengths: Any, *rest: Any, **options: Any) -> tuple:
+    """The losses, and what the backward pass reads: its size is of the longest target, which only the library knows."""
+    m = log_probs.m
+    operands = [x for x in (targets, lengths, target_lengths) if isinstance(x, torch.Tensor)]
+    if any(x.m.device.type != "cpu" or x.m.dtype.is_floating_point for x in operands) or m.device.type != "cpu":
+        raise NeedsMeta
+    if len(m.shape) != 3 or m.dtype not in (torch.float32, torch.float64):
+        raise NeedsMeta
+    return new((m.shape[1],), None, m.dtype, m.device), new((0,), None, m.dtype, m.device)
+
+
+@row("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
+def _ctc_loss_backward(grad: HasMeta, log_probs: HasMeta, *rest: Any, **options: Any) -> Meta:
+    m = log_probs.m
+    return new(m.shape, None, m.dtype, m.device)
+
+
 @row("native_dropout")
 def _native_dropout(x: HasMeta, p: float, train: bool | None) -> tuple:
     m = x.m
