@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import torch
 
-NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
-NAMESPACE.define(
+from .own_operators import OPERATORS
+
+OPERATORS.define(
     "flex_mark(Tensor q, Tensor k, Tensor v, Tensor scores, Tensor changed, Tensor seen, Tensor made, Tensor sums, Tensor tops, "
     "Tensor few, Tensor few_at, Tensor? full, Tensor? full_at, int rows, int keys, float scale) -> (Tensor, Tensor, Tensor)"
 )
-NAMESPACE.define(
+OPERATORS.define(
     "gpu_flex(Tensor q, Tensor k, Tensor v, Tensor few, Tensor few_at, Tensor? full, Tensor? full_at, Tensor[] captured, "
     "int[] strides, int rows, int keys, float scale, str score, str seen) -> (Tensor, Tensor, Tensor)"
 )
@@ -22,7 +23,7 @@ def written_out(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     return made.clone(), sums.clone(), tops.clone()
 
 
-NAMESPACE.impl("flex_mark", written_out, "CompositeExplicitAutograd")
+OPERATORS.impl("flex_mark", written_out, "CompositeExplicitAutograd")
 
 
 def wanted(query: torch.Tensor, changed: torch.Tensor, value: torch.Tensor) -> bool:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from bytejit.common.attention_marks import NAMESPACE
+from bytejit.common import attention_marks  # noqa: F401  (defines the operator)
 from bytejit.common.dtypes import DTYPES, SHORT
+from bytejit.common.own_operators import OPERATORS
 from bytejit.errors import Bug
 from bytejit.options import config as options
 
@@ -238,4 +239,4 @@ def gpu_flex(
 
 
 for key in ("CUDA", "CPU"):
-    NAMESPACE.impl("gpu_flex", gpu_flex, key)
+    OPERATORS.impl("gpu_flex", gpu_flex, key)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from bytejit.common.dtypes import DTYPES, SHORT
+from bytejit.common.own_operators import OPERATORS
 from bytejit.common.spec import Spec
 from bytejit.options import config as options
 
@@ -242,8 +243,6 @@ def gpu_linear(
 
 
 @functools.cache
-def register() -> torch.library.Library:
-    """Let the operator run this."""
-    made = torch.library.Library("bytejit", "IMPL")
-    made.impl("gpu_linear", gpu_linear, "CUDA")
-    return made
+def register() -> None:
+    """Lets the operator run this."""
+    OPERATORS.impl("gpu_linear", gpu_linear, "CUDA")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from bytejit.codegen.ops.table import op
+from bytejit.common.own_operators import OPERATORS
 
-NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
-NAMESPACE.define(
+OPERATORS.define(
     'gpu_linear(Tensor x, Tensor w, Tensor? b, Tensor? other, str epilogue, int[] way, Tensor? y=None, str prologue="") -> Tensor'
 )
 

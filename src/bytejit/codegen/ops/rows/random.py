@@ -14,6 +14,7 @@ import torch
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.table import op
+from bytejit.common.own_operators import OPERATORS
 from bytejit.common.spec import contiguous_stride
 
 LOW = 0xFFFFFFFF
@@ -24,9 +25,8 @@ STEPS = 0x9E3779B9, 0xBB67AE85
 BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 TURN = 2 * math.pi / (1 << 24)
 
-NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
-NAMESPACE.define("uniform(Tensor seed, int draw, SymInt[] size, ScalarType dtype) -> Tensor")
-NAMESPACE.define("normal(Tensor seed, int draw, SymInt[] size, ScalarType dtype) -> Tensor")
+OPERATORS.define("uniform(Tensor seed, int draw, SymInt[] size, ScalarType dtype) -> Tensor")
+OPERATORS.define("normal(Tensor seed, int draw, SymInt[] size, ScalarType dtype) -> Tensor")
 
 
 def philox(key: torch.Tensor, index: torch.Tensor, draw: torch.Tensor) -> torch.Tensor:
@@ -70,8 +70,8 @@ def _normal(seed: torch.Tensor, draw: int, size: list[int], dtype: torch.dtype) 
     return (radius * torch.cos((second >> 8).float() * TURN)).to(dtype)
 
 
-NAMESPACE.impl("uniform", _uniform, "CompositeExplicitAutograd")
-NAMESPACE.impl("normal", _normal, "CompositeExplicitAutograd")
+OPERATORS.impl("uniform", _uniform, "CompositeExplicitAutograd")
+OPERATORS.impl("normal", _normal, "CompositeExplicitAutograd")
 
 
 # ---- as loops -------------------------------------------------------------------------------------------------------------

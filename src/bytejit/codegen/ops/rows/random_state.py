@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import torch
 
-from .random import NAMESPACE
+from bytejit.common.own_operators import OPERATORS
 
 SEEDED = (torch.Tag.nondeterministic_seeded,)
-NAMESPACE.define("random_state() -> Tensor", tags=SEEDED)
-NAMESPACE.define("set_random_state(Tensor state) -> ()", tags=SEEDED)
+OPERATORS.define("random_state() -> Tensor", tags=SEEDED)
+OPERATORS.define("set_random_state(Tensor state) -> ()", tags=SEEDED)
 
 
-@torch.library.impl(NAMESPACE, "random_state", "CompositeExplicitAutograd")
+@torch.library.impl(OPERATORS, "random_state", "CompositeExplicitAutograd")
 def random_state() -> torch.Tensor:
     """The state of the generator. Shapes: u8[some 5,000]."""
     return torch.default_generator.get_state()
 
 
-@torch.library.impl(NAMESPACE, "set_random_state", "CPU")
+@torch.library.impl(OPERATORS, "set_random_state", "CPU")
 def set_random_state(state: torch.Tensor) -> None:
     """Set the state of the generator."""
     torch.default_generator.set_state(state)

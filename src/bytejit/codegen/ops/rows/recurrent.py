@@ -12,19 +12,18 @@ from typing import Any
 import torch
 
 from bytejit.codegen.ops.table import op
-
-from .random import NAMESPACE
+from bytejit.common.own_operators import OPERATORS
 
 aten = torch.ops.aten
 PLAIN = aten.mkldnn_rnn_layer.default
-NAMESPACE.define(
+OPERATORS.define(
     "recurrent_layer(Tensor x, Tensor w0, Tensor w1, Tensor w2, Tensor w3, Tensor h, Tensor c, bool reverse, int[] batch_sizes, "
     "int mode, int hidden_size, int num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-@torch.library.impl(NAMESPACE, "recurrent_layer", "CPU")
+@torch.library.impl(OPERATORS, "recurrent_layer", "CPU")
 def recurrent_layer(*args: Any) -> tuple[torch.Tensor, ...]:
     """The layer with its workspace, unfollowed by autograd."""
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
