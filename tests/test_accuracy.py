@@ -218,7 +218,7 @@ def test_blocks(name: str) -> None:
 def rows(tmp_path_factory) -> dict[str, library.LibraryCall]:
     options = Options(cache_dir=str(tmp_path_factory.mktemp("kernels")))
     for family in (conv, gemm, attention):
-        family.register(options)
+        family.OWN.register(options)
     return library.ROWS
 
 

@@ -112,7 +112,7 @@ def test_steps_are_as_eager_in_any_layout(layout: str, inner: bool, monkeypatch:
 def test_the_gradient_of_a_weight_is_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all that have the channels for it, where timing says so; that of a bias is a sum in a kernel."""
     favours(monkeypatch, "apart")
-    own = conv_grad.register(config.current) and torch.ops.bytejit.conv_weight_grad.default
+    own = conv_grad.OWN.register(config.current) and torch.ops.bytejit.conv_weight_grad.default
     graph = parts_of(model(), torch.randn(2, 3, 32, 32)).backward.graph
     choose_convs(graph, Choices(Tuner(), library))
     calls = [n for n in graph.nodes if n.op == "call_function"]

@@ -16,6 +16,7 @@ from bytejit.codegen.libraries.choices import on_graph
 from bytejit.codegen.ops.table import table
 from bytejit.common import registry
 from bytejit.kernels import library
+from bytejit.kernels.own_library import OwnLibrary
 from bytejit.kernels.tune import Choice, Tuner
 
 pytestmark = pytest.mark.cxx
@@ -294,8 +295,7 @@ def test_a_product_is_known_by_its_op_not_by_its_name(monkeypatch, name: str) ->
     def register(*args):
         raise AssertionError("a library is prepared for a graph without a product")
 
-    for module in (cpu.gemm, cpu.conv, cpu.attention):
-        monkeypatch.setattr(module, "register", register)
+    monkeypatch.setattr(OwnLibrary, "register", register)
     x, f = torch.randn(2, 4, 6), NO_PRODUCTS[name]
     torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(x), f(x), rtol=1e-5, atol=1e-5)
 
@@ -315,10 +315,10 @@ def test_no_other_row_is_a_product() -> None:
 @pytest.mark.parametrize("f", [lambda x: x @ x.t(), lambda x: nn.functional.linear(x, x), lambda x: torch.addmm(x[0], x, x)])
 def test_a_product_prepares_its_library(monkeypatch, f) -> None:
     seen = []
-    monkeypatch.setattr(cpu.gemm, "register", lambda options: seen.append("gemm"))
+    monkeypatch.setattr(OwnLibrary, "register", lambda library, options: seen.append(library))
     x = torch.randn(6, 6)
     torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(x), f(x), rtol=1e-5, atol=1e-5)
-    assert seen == ["gemm"]
+    assert seen == [cpu.gemm.OWN]
 
 
 def test_an_operand_that_lies_transposed_is_timed_so(monkeypatch) -> None:

@@ -34,10 +34,8 @@ def test_every_primitive_has_both_texts_for_its_dtypes(row: Op) -> None:
 
 
 def test_overloads_exist_in_torch() -> None:
-    gemm.namespace()  # defines our own operators
-    conv.define()
-    conv_grad.define()
-    attention.define()
+    for module in (gemm, conv, conv_grad, attention):
+        module.OWN.define()
     known = [*ROWS.by_aten]
     for name in known:
         namespace, op, overload = name.split(".")

@@ -15,7 +15,7 @@ INF, NAN = float("inf"), float("nan")
 
 @pytest.fixture(scope="module")
 def attend(tmp_path_factory):
-    made = attention.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
+    made = attention.OWN.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
     return made["bytejit.attention.default"]
 
 

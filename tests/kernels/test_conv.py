@@ -15,7 +15,7 @@ LAST = torch.channels_last
 
 @pytest.fixture(scope="module")
 def ops(tmp_path_factory):
-    return conv.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
+    return conv.OWN.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
 
 
 def made(*shape: int, seed: int = 0) -> torch.Tensor:

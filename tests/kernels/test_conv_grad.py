@@ -16,7 +16,7 @@ LAST = torch.channels_last
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Callable:
-    return conv_grad.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))[conv_grad.NAME]
+    return conv_grad.OWN.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))["bytejit.conv_weight_grad.default"]
 
 
 def made(*shape: int) -> torch.Tensor:

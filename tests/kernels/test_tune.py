@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timed
 def own(tmp_path_factory):
     """Our own product, built once."""
     try:
-        return gemm.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
+        return gemm.OWN.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
     except NoCompiler:
         return None
 

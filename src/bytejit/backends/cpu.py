@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -24,10 +24,19 @@ from bytejit.kernels import attention, conv, conv_grad, gemm
 from bytejit.kernels.build_cpp import Built, build
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.machine import cpu
+from bytejit.kernels.own_library import OwnLibrary
 from bytejit.kernels.tune import Tuner
 from bytejit.options import Options
 
 from .target import CompiledGraph, Stats, Target
+
+# library -> what finds a call in a graph that the library can run
+OWN_LIBRARIES: dict[OwnLibrary, Callable[[torch.fx.Node], Any]] = {
+    conv.OWN: match_plain_conv,
+    conv_grad.OWN: match_plain_backward,
+    gemm.OWN: match_linear,
+    attention.OWN: match_any_attention,
+}
 
 
 def cpu_machine(threads: int) -> Machine:
@@ -58,9 +67,8 @@ def compile_plan(
     source = source or printed(plan)
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
-    made = emit_call(
-        plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | conv_grad.BUILT | attention.BUILT, replaced
-    )
+    own = {name: f for library in OWN_LIBRARIES for name, f in library.built.items()}
+    made = emit_call(plan, source, runs, constants, outs, single, own, replaced)
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )
@@ -89,12 +97,11 @@ class CpuTarget(Target):
 
     def prepare_libraries(self, aten: Aten) -> None:
         """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
-        serves = {conv: match_plain_conv, conv_grad: match_plain_backward, gemm: match_linear, attention: match_any_attention}
-        wanted = [module for module, match in serves.items() if any(match(n) is not None for n in aten.graph.nodes)]
+        wanted = [lib for lib, match in OWN_LIBRARIES.items() if any(match(n) is not None for n in aten.graph.nodes)]
         if len(wanted) > 1:
-            build([module.UNIT for module in wanted], self.options)  # side by side
-        for module in wanted:
-            module.register(self.options)
+            build([library.unit for library in wanted], self.options)  # side by side
+        for library in wanted:
+            library.register(self.options)
 
     def plan_key(self) -> tuple:
         return (astuple(self.machine()),)

@@ -6,15 +6,11 @@ runs. The torch operator `bytejit::attention` stands for it in graphs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
 
-from bytejit.options import Options
-
-from .build_cpp import functions
-from .gemm import namespace
+from .own_library import OwnLibrary
 
 UNIT = r"""
 #pragma GCC optimize("O2")
@@ -43,27 +39,6 @@ static PyObject* attention(PyObject*, PyObject* const* a, bj_size) {
 static bj::Method table[] = {{"attention", attention, 0x80, nullptr}};
 BJ_EXPORT(table, 1)
 """
-BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
-
-
-@functools.cache
-def define() -> None:
-    """Make the operator known to torch; it runs once `register` has been called."""
-    operands = "Tensor q, Tensor k, Tensor v, Tensor? mask"
-    namespace().define(f"attention({operands}, bool causal, float scale, bool aside, bool strict=False) -> Tensor")
-
-
-@functools.cache
-def register(options: Options) -> dict[str, Callable]:
-    """Build the unit and make `bytejit::attention` run it. Returns the Python function behind the operator, by the
-    operator's name: an emitter may call it directly, with `out=`. Raises: NoCompiler, BuildFailed."""
-    calls = functions(UNIT, options)
-    define()
-    made = {"bytejit.attention.default": make_attention(calls)}
-    if not BUILT:
-        namespace().impl("attention", made["bytejit.attention.default"], "CPU")
-    BUILT.update(made)
-    return made
 
 
 def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
@@ -129,3 +104,10 @@ def _broadcast(mask: torch.Tensor) -> tuple[int, ...]:
     """Distances of a mask's four dimensions, 0 where it has one value for all."""
     found = [0 if n == 1 else s for n, s in zip(mask.shape, mask.stride(), strict=True)]
     return (0,) * (4 - len(found)) + tuple(found)
+
+
+OWN = OwnLibrary(
+    UNIT,
+    ("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, bool aside, bool strict=False) -> Tensor",),
+    lambda calls: {"bytejit.attention.default": make_attention(calls)},
+)

@@ -11,16 +11,12 @@ gets about 192 products in a row, 64 with Winograd's sums.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from bytejit.options import Options
-
-from .build_cpp import functions
-from .gemm import namespace
+from .own_library import OwnLibrary
 
 UNIT = r"""
 #pragma GCC optimize("O2")
@@ -71,33 +67,10 @@ static PyObject* width(PyObject*, PyObject* const*, bj_size) { return PyLong_Fro
 static bj::Method table[] = {{"conv", conv, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"width", width, 0x80, nullptr}};
 BJ_EXPORT(table, 3)
 """
-BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
 AFTER = (
     "Tensor? b, int[] stride, int[] padding, int[] dilation, int groups, Tensor? scale, Tensor? shift, Tensor? other, "
     "bool relu, bool winograd=False"
 )
-
-
-@functools.cache
-def define() -> None:
-    """Make the operators known to torch; they run once `register` has been called."""
-    namespace().define(f"conv(Tensor x, Tensor w, {AFTER}) -> Tensor")
-    namespace().define(f"conv_packed(Tensor x, Tensor panels, int n, {AFTER}) -> Tensor")
-
-
-@functools.cache
-def register(options: Options) -> dict[str, Callable]:
-    """Build the unit and make `bytejit::conv`, `conv_packed` run it. Returns the Python functions behind the operators
-    by operator name, and "pack": an emitter may call these directly, with `out=`. Raises: NoCompiler, BuildFailed."""
-    calls = functions(UNIT, options)
-    define()
-    made = {"bytejit.conv.default": make_conv(calls), "bytejit.conv_packed.default": make_packed(calls)}
-    if not BUILT:
-        for name, fn in made.items():
-            namespace().impl(name.split(".")[1], fn, "CPU")
-    made["conv_pack"] = make_pack(calls)
-    BUILT.update(made)
-    return made
 
 
 def _sizes(
@@ -202,3 +175,19 @@ def make_pack(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         return panels
 
     return pack
+
+
+def make_all(calls: dict[str, Callable]) -> dict[str, Callable]:
+    """The functions behind the operators by operator name, and "conv_pack"."""
+    return {
+        "bytejit.conv.default": make_conv(calls),
+        "bytejit.conv_packed.default": make_packed(calls),
+        "conv_pack": make_pack(calls),
+    }
+
+
+OWN = OwnLibrary(
+    UNIT,
+    (f"conv(Tensor x, Tensor w, {AFTER}) -> Tensor", f"conv_packed(Tensor x, Tensor panels, int n, {AFTER}) -> Tensor"),
+    make_all,
+)

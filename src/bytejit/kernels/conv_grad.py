@@ -6,15 +6,11 @@ Sums: one accumulator gets up to 256 products in a row, then the chunks' sums ar
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
 
-from bytejit.options import Options
-
-from .build_cpp import functions
-from .gemm import namespace
+from .own_library import OwnLibrary
 
 UNIT = r"""
 #pragma GCC optimize("O2")
@@ -36,27 +32,6 @@ static PyObject* conv_grad(PyObject*, PyObject* const* a, bj_size) {
 static bj::Method table[] = {{"conv_grad", conv_grad, 0x80, nullptr}};
 BJ_EXPORT(table, 1)
 """
-BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
-NAME = "bytejit.conv_weight_grad.default"
-
-
-@functools.cache
-def define() -> None:
-    """Make the operator known to torch; it runs once `register` has been called."""
-    arguments = "Tensor g, Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation"
-    namespace().define(f"conv_weight_grad({arguments}) -> Tensor")
-
-
-@functools.cache
-def register(options: Options) -> dict[str, Callable]:
-    """Build the unit and make the operator run it. Returns the function behind it by the operator's name. Raises: NoCompiler,
-    BuildFailed."""
-    made = make_weight_grad(functions(UNIT, options)["conv_grad"])
-    define()
-    if not BUILT:
-        namespace().impl("conv_weight_grad", made, "CPU")
-        BUILT[NAME] = made
-    return BUILT
 
 
 def make_weight_grad(call: Callable) -> Callable[..., torch.Tensor]:
@@ -74,3 +49,10 @@ def make_weight_grad(call: Callable) -> Callable[..., torch.Tensor]:
         return w
 
     return weight_grad
+
+
+OWN = OwnLibrary(
+    UNIT,
+    ("conv_weight_grad(Tensor g, Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation) -> Tensor",),
+    lambda calls: {"bytejit.conv_weight_grad.default": make_weight_grad(calls["conv_grad"])},
+)

@@ -7,15 +7,12 @@ stands for it in graphs.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
 import torch
 
-from bytejit.options import Options
-
-from .build_cpp import functions
+from .own_library import OwnLibrary
 
 # -O3 spends 4.6 s on the tiles, -O2 0.8 s for the same speed: the tiles spell out their vectors
 UNIT = r"""
@@ -58,40 +55,9 @@ static bj::Method table[] = {
     {"width", width, 0x80, nullptr}};
 BJ_EXPORT(table, 4)
 """
-BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
 PLAIN, FLIPPED, PACKED = 0, 1, 2
 EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
 MOST = 8  # products of one x in a call
-
-
-@functools.cache
-def namespace() -> torch.library.Library:
-    """The operators' definitions; torch forgets them when this object goes."""
-    made = torch.library.Library("bytejit", "DEF")
-    made.define("linear(Tensor x, Tensor w, Tensor? b, int epilogue=0) -> Tensor")
-    made.define("linears(Tensor x, Tensor[] w, Tensor?[] b) -> Tensor[]")
-    made.define("linear_packed(Tensor x, Tensor panels, int n, Tensor? b, int epilogue=0) -> Tensor")
-    return made
-
-
-@functools.cache
-def register(options: Options) -> dict[str, Callable]:
-    """Build the unit and make `bytejit::linear`, `linears`, `linear_packed` run it. Returns the Python functions
-    behind the operators by operator name, "pack", and "finish", an epilogue in place: an emitter may call these directly,
-    those of one result with `out=`. Raises: NoCompiler, BuildFailed."""
-    calls = functions(UNIT, options)
-    pack, packed = make_packed(calls)
-    made = {
-        "bytejit.linear.default": make_linear(calls),
-        "bytejit.linears.default": make_linears(calls),
-        "bytejit.linear_packed.default": packed,
-    }
-    if not BUILT:
-        for name, fn in made.items():
-            namespace().impl(name.split(".")[1], fn, "CPU")
-    made |= {"pack": pack, "finish": make_finish(calls)}
-    BUILT.update(made)
-    return made
 
 
 def _weight(w: torch.Tensor) -> tuple[torch.Tensor, int, int]:
@@ -202,3 +168,26 @@ def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor]
         return product(x, n, k, b, out, epilogue, panels, k, PACKED)
 
     return pack, linear
+
+
+def make_all(calls: dict[str, Callable]) -> dict[str, Callable]:
+    """The functions behind the operators by operator name, "pack", and "finish", an epilogue in place."""
+    pack, packed = make_packed(calls)
+    return {
+        "bytejit.linear.default": make_linear(calls),
+        "bytejit.linears.default": make_linears(calls),
+        "bytejit.linear_packed.default": packed,
+        "pack": pack,
+        "finish": make_finish(calls),
+    }
+
+
+OWN = OwnLibrary(
+    UNIT,
+    (
+        "linear(Tensor x, Tensor w, Tensor? b, int epilogue=0) -> Tensor",
+        "linears(Tensor x, Tensor[] w, Tensor?[] b) -> Tensor[]",
+        "linear_packed(Tensor x, Tensor panels, int n, Tensor? b, int epilogue=0) -> Tensor",
+    ),
+    make_all,
+)

@@ -111,16 +111,16 @@ class LibraryCall:
 
 
 def available() -> frozenset[str]:
-    """Names of the rows that can run: this torch build has oneDNN; `gemm.register` has been called for our own."""
+    """Names of the rows that can run: this torch build has oneDNN; `OwnLibrary.register` has been called for our own."""
     onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    own = {"linear_own": gemm.BUILT, "conv_own": conv.BUILT, "attention_own": attention.BUILT}
-    missing = [name for name, built in own.items() if not built] + ([] if onednn else ["linear_onednn", "conv_onednn"])
+    own = {"linear_own": gemm.OWN, "conv_own": conv.OWN, "attention_own": attention.OWN}
+    missing = [name for name, library in own.items() if not library.built] + ([] if onednn else ["linear_onednn", "conv_onednn"])
     return frozenset(n for n in ROWS if not n.startswith(tuple(missing)))
 
 
 def weight_grad() -> Any:
     """Our own gradient of a convolution's weight (`conv_grad.py`); None where it is not built."""
-    return torch.ops.bytejit.conv_weight_grad.default if conv_grad.BUILT else None
+    return torch.ops.bytejit.conv_weight_grad.default if conv_grad.OWN.built else None
 
 
 # ---- linear -------------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _linear_own_packed(a: Linear) -> tuple:
 
 
 def _pack_own(w: torch.Tensor, rows: int) -> torch.Tensor:
-    return gemm.BUILT["pack"](w.detach())
+    return gemm.OWN.built["pack"](w.detach())
 
 
 def _epilogue(epilogue: str | None) -> tuple[str, str]:
@@ -160,7 +160,7 @@ def _epilogue(epilogue: str | None) -> tuple[str, str]:
 
 def after(epilogue: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """An epilogue as a pass over a result, which takes what a kernel of ours takes: for timing."""
-    own = gemm.BUILT.get("finish")
+    own = gemm.OWN.built.get("finish")
 
     def finish(y: torch.Tensor) -> torch.Tensor:
         if own is not None and y.dtype is torch.float32 and y.is_contiguous():
@@ -227,11 +227,11 @@ def _own_arguments(a: Conv, winograd: bool) -> tuple:
 
 
 def _pack_conv_own(w: torch.Tensor, groups: int, **geometry: Any) -> torch.Tensor:
-    return conv.BUILT["conv_pack"](w.detach(), groups)
+    return conv.OWN.built["conv_pack"](w.detach(), groups)
 
 
 def _pack_windows(w: torch.Tensor, **geometry: Any) -> torch.Tensor:
-    return conv.BUILT["conv_pack"](w.detach(), 1, True)
+    return conv.OWN.built["conv_pack"](w.detach(), 1, True)
 
 
 def _fits_plain(shape: Sequence[int], transposed: bool, **geometry: Any) -> bool:
