@@ -25,20 +25,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from bytejit.codegen.cpu.schedule import (
-    collapse,
-    column_axis,
-    flatten,
-    indices,
-    order_pointwise,
-    order_rows,
-    pair,
-    rename,
-    schedule,
-    transposed,
-    votes,
-    without,
-)
 from bytejit.codegen.cuda.aligned_rows import common_start
 from bytejit.codegen.cuda.blocks import BLOCK
 from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
@@ -61,11 +47,25 @@ from bytejit.codegen.cuda.tiles import (
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
+from bytejit.codegen.loops.kernel_axes import (
+    collapse,
+    column_axis,
+    flatten,
+    indices,
+    order_pointwise,
+    order_rows,
+    pair,
+    rename,
+    transposed,
+    votes,
+    without,
+)
 from bytejit.codegen.loops.memory import Memory, plan_memory
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, Machine, Plan
+from bytejit.codegen.loops.planning import plan_kernels
 from bytejit.codegen.loops.simplify import elements, known, points
 from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import itemsize
@@ -128,7 +128,7 @@ def schedule_cuda(loops: Loops, machine: Machine, room: int = PERSISTENT) -> Pla
     def made(memory: Memory) -> tuple[Plan, frozenset[str]]:
         """The plan, and the temps that none of its kernels touches."""
         one = partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own, room=room)
-        plan = schedule(loops, machine, memory, one)
+        plan = plan_kernels(loops, machine, memory, one)
         plan = replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
         used = {b for s in plan.steps if isinstance(s, Call) for b in (*s.reads, *s.writes)}
         return plan, own - used
@@ -265,9 +265,6 @@ def widest(k: Kernel, buffers: dict[str, Buffer]) -> int:
         [itemsize(e.dtype) for e in k.loads] + [itemsize(buffers[s.buffer].dtype) for p in k.nests for s in p.stores],
         default=4,
     )
-
-
-# ---- values instead of memory -------------------------------------------------------------------------------------
 
 
 # ---- choices ------------------------------------------------------------------------------------------------------
