@@ -43,6 +43,13 @@ SIZES = {n: d.torch.itemsize for n, d in DTYPES.items()}  # Units: bytes of an e
 FLOATS = frozenset(n for n, d in DTYPES.items() if d.kind == "float")
 INTS = frozenset(n for n, d in DTYPES.items() if d.kind == "int")
 NARROW = frozenset({"f16", "bf16"})  # computed in f32: loads are widened by `to`, stores narrowed by `narrow`
+# the same sets of torch's dtypes
+FLOAT_DTYPES = frozenset(DTYPES[n].torch for n in FLOATS)
+INT_DTYPES = frozenset(DTYPES[n].torch for n in INTS)
+NARROW_DTYPES = frozenset(DTYPES[n].torch for n in NARROW)
+WIDE_DTYPES = FLOAT_DTYPES - NARROW_DTYPES
+COMPLEX_DTYPES = frozenset(d.torch for d in TABLE if d.kind == "complex")
+INDEX_DTYPES = frozenset({torch.int64, torch.int32})  # of tensors of indices
 
 
 def short_dtype(dtype: torch.dtype) -> str:

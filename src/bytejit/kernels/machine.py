@@ -12,16 +12,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cpu:
-    """This machine's CPU. Units: vector_bytes, l1, l2, l3 in bytes (0: unknown); cores: those this process may use."""
+    """This machine's CPU. Units: vector_bytes, l2 in bytes (0: unknown); cores: those this process may use."""
 
     name: str
     arch: str  # "x86_64", "aarch64", ...
     flags: frozenset[str]
     vector_bytes: int
     cores: int
-    l1: int
     l2: int
-    l3: int
 
     def __repr__(self) -> str:
         size = f"{self.vector_bytes * 8} bit vectors, {self.cores} cores, L2 {self.l2 >> 10} KiB"
@@ -50,12 +48,12 @@ def _cpuinfo() -> tuple[str, frozenset[str]]:
     return name, frozenset((rows.get("flags") or rows.get("Features") or "").split())
 
 
-def _cache_size(level: int) -> int:
-    """Bytes of the data or unified cache of a level of the first core; 0 when the system does not say."""
+def _l2_size() -> int:
+    """Bytes of the first core's cache of level 2; 0 when the system does not say."""
     for index in range(6):
         folder = Path(f"/sys/devices/system/cpu/cpu0/cache/index{index}")
         try:
-            if int((folder / "level").read_text()) != level or (folder / "type").read_text().strip() == "Instruction":
+            if int((folder / "level").read_text()) != 2 or (folder / "type").read_text().strip() == "Instruction":
                 continue
             size = (folder / "size").read_text().strip()
         except (OSError, ValueError):
@@ -91,4 +89,4 @@ def cpu() -> Cpu:
     flags = frozenset(f for f in flags if not f.startswith(limits()[1])) if limits()[1] else flags
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Cpu(name, arch, flags, _vector_bytes(flags), cores, _cache_size(1), _cache_size(2), _cache_size(3))
+    return Cpu(name, arch, flags, _vector_bytes(flags), cores, _l2_size())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.where import Where, with_source
@@ -77,7 +78,7 @@ def differences(
 def coarsest(gm: torch.fx.GraphModule) -> float | None:
     """The tolerance of the least precise 16 bit dtype that the graph computes in; None where it does in none."""
     dtypes = {v.dtype for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)}
-    return max((TOLERANCE[d] for d in dtypes & {torch.float16, torch.bfloat16}), default=None)
+    return max((TOLERANCE[d] for d in dtypes & NARROW_DTYPES), default=None)
 
 
 def first_off(gm: torch.fx.GraphModule, backend: Backend, inputs: Sequence) -> Culprit | None:

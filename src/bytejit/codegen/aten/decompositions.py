@@ -14,6 +14,7 @@ import torch
 from bytejit.codegen.aten.graph_writer import GraphWriter
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.ops.rows.recurrent import KEEPING
+from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.fake.tensor import Fake, infer
 
 aten = torch.ops.aten
@@ -92,7 +93,7 @@ def batch_norm(
     """
     m = x.m
     rank = len(m.shape)
-    work = torch.float32 if m.dtype in (torch.float16, torch.bfloat16) else m.dtype
+    work = torch.float32 if m.dtype in NARROW_DTYPES else m.dtype
     wide = _as(rec, x, work)
     if training:
         dims = [d for d in range(rank) if d != 1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import INDEX_DTYPES, NARROW_DTYPES
 from bytejit.common.spec import span_of
 from bytejit.fake.rules.core import LaidOut
 from bytejit.fake.tensor import infer
@@ -129,7 +130,7 @@ def _norm_mixed(given: dict) -> bool:
     """A norm's weight and bias are of its input's dtype, or float32 for an input of few digits."""
     x = given["input"]
     found = {p.dtype for p in (given.get("weight"), given.get("bias")) if isinstance(p, torch.Tensor)}
-    few = x.dtype in (torch.float16, torch.bfloat16)
+    few = x.dtype in NARROW_DTYPES
     return x.device.type == "cpu" and bool(found) and found != {x.dtype} and not (few and found == {torch.float32})
 
 
@@ -161,7 +162,7 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "as_strided_scatter": _scatters_past,
     "index_fill": lambda given: given["index"].dtype is not torch.int64,
     "index_copy": _copies_badly,
-    "index_select": lambda given: given["index"].dim() > 1 or given["index"].dtype not in (torch.int32, torch.int64),
+    "index_select": lambda given: given["index"].dim() > 1 or given["index"].dtype not in INDEX_DTYPES,
     "index_put": _badly_indexed,
     "_unsafe_index_put": _badly_indexed,
 }

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import COMPLEX_DTYPES, FLOAT_DTYPES, INT_DTYPES, WIDE_DTYPES
+
 from .mutation import CannotNormalise
 
-FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
-COMPLEX = frozenset((torch.complex64, torch.complex128))
-WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 BOOL = frozenset((torch.bool,))
 _PADS = tuple(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))
 _NEAREST = tuple(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
@@ -21,21 +20,21 @@ _RESIZED = "upsample_linear1d upsample_trilinear3d grid_sampler_2d grid_sampler_
 _POOLS = "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d"
 # operators, and the dtypes that they take
 _ROWS = (
-    (f"glu {_NORMS} {_SOFTMAX} {_RESIZED} {_POOLS}".split(), FLOATS),
-    ("logcumsumexp var std var_mean std_mean".split(), FLOATS | COMPLEX),
-    ((*_NEAREST, "upsample_bilinear2d", "upsample_bicubic2d"), FLOATS | {torch.uint8}),
-    (("avg_pool2d",), FLOATS | {torch.int64}),
+    (f"glu {_NORMS} {_SOFTMAX} {_RESIZED} {_POOLS}".split(), FLOAT_DTYPES),
+    ("logcumsumexp var std var_mean std_mean".split(), FLOAT_DTYPES | COMPLEX_DTYPES),
+    ((*_NEAREST, "upsample_bilinear2d", "upsample_bicubic2d"), FLOAT_DTYPES | {torch.uint8}),
+    (("avg_pool2d",), FLOAT_DTYPES | {torch.int64}),
     (("avg_pool3d",), frozenset((torch.float64, torch.float32, torch.int64))),
-    ("max_pool2d_with_indices max_pool3d_with_indices argmax argmin searchsorted bucketize".split(), FLOATS | WHOLE),
-    (_PADS, FLOATS | WHOLE | COMPLEX),
-    (("trace",), (FLOATS if torch.__version__ >= (2, 13) else FLOATS - {torch.float16, torch.bfloat16}) | WHOLE | COMPLEX),
-    (("im2col", "col2im"), FLOATS | COMPLEX | BOOL),
-    (("lerp",), FLOATS | COMPLEX),
-    ("mse_loss smooth_l1_loss huber_loss".split(), FLOATS),
+    ("max_pool2d_with_indices max_pool3d_with_indices argmax argmin searchsorted bucketize".split(), FLOAT_DTYPES | INT_DTYPES),
+    (_PADS, FLOAT_DTYPES | INT_DTYPES | COMPLEX_DTYPES),
+    (("trace",), (FLOAT_DTYPES if torch.__version__ >= (2, 13) else WIDE_DTYPES) | INT_DTYPES | COMPLEX_DTYPES),
+    (("im2col", "col2im"), FLOAT_DTYPES | COMPLEX_DTYPES | BOOL),
+    (("lerp",), FLOAT_DTYPES | COMPLEX_DTYPES),
+    ("mse_loss smooth_l1_loss huber_loss".split(), FLOAT_DTYPES),
 )
 TAKES: dict[str, frozenset[torch.dtype]] = {name: taken for names, taken in _ROWS for name in names}
 PROMOTED = frozenset("lerp mse_loss smooth_l1_loss huber_loss".split())  # computed in the common dtype of their operands
-_KNOWN = FLOATS | COMPLEX | WHOLE | BOOL
+_KNOWN = FLOAT_DTYPES | COMPLEX_DTYPES | INT_DTYPES | BOOL
 
 
 def refused_dtype(name: str, given: dict) -> bool:
@@ -52,7 +51,7 @@ def refused_dtype(name: str, given: dict) -> bool:
 
 # functions with kernels of their own, of which fakes run another that takes more dtypes
 _POOL = torch.ops.aten.max_pool1d
-OF_FUNCTIONS = dict.fromkeys((torch.nn.functional.max_pool1d, torch.max_pool1d, _POOL, _POOL.default), FLOATS)
+OF_FUNCTIONS = dict.fromkeys((torch.nn.functional.max_pool1d, torch.max_pool1d, _POOL, _POOL.default), FLOAT_DTYPES)
 
 
 def check_function(function: Any, args: tuple, kwargs: dict) -> None:

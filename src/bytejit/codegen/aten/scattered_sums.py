@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from bytejit.common.dtypes import WIDE_DTYPES
+
 from .rewrite import aten, call_before, contiguous, drop_dead, infer_before, replace, sole_user, spec_of, specs_of
 
 ZEROS = {aten.full.default: 1, aten.zeros.default: None, aten.new_zeros.default: None, aten.zeros_like.default: None}
 PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 ADDING = (aten.index_add.default, aten.scatter_add.default)
-FLOATS = (torch.float32, torch.float64)  # others are added up in more digits than they have, and rounded once
+FLOATS = WIDE_DTYPES  # others are added up in more digits than they have, and rounded once
 
 
 def scatter_into_addends(graph: fx.Graph, choices: Any = None) -> None:

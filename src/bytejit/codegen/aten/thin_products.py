@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from bytejit.common.dtypes import WIDE_DTYPES
+
 from .rewrite import aten, contiguous, infer_before, is_static, replace, spec_of, spec_or_none, specs_of
 
 MOST_TERMS = 8
 LEAST = 1 << 16  # results
 LARGER = 16  # times as many results as elements of the operands
 PRODUCTS = (aten.mm.default, aten.bmm.default)
-FLOATS = frozenset({torch.float32, torch.float64})  # whose products need no wider sum
+FLOATS = WIDE_DTYPES  # whose products need no wider sum
 
 
 def expand_thin_products(graph: fx.Graph, choices: Any = None) -> None:

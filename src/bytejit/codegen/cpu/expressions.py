@@ -12,7 +12,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
-from bytejit.common.dtypes import FLOATS
+from bytejit.common.dtypes import FLOATS, NARROW
 
 TRIG = frozenset({"sin", "cos", "tan"})  # for arguments up to BJ_TRIG; `<name>_any` takes all arguments, but has no SIMD form
 # numbers that C++ has no plain literal for
@@ -107,7 +107,7 @@ class ExprText:
                 return self.rows[id(e)]
             text = self.element(e.name, e.attr[0])
             if e.mask is not None:
-                zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in ("bf16", "f16") else f"({e.dtype})0"
+                zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in NARROW else f"({e.dtype})0"
                 return f"{self.names[id(e.mask)]} ? {text} : {zero}"
             return text
         args = [self.names[id(a)] for a in e.args]

@@ -11,7 +11,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.ops.table import OpTable
-from bytejit.common.dtypes import itemsize
+from bytejit.common.dtypes import NARROW, itemsize
 
 from .expressions import TRIG, ExprText
 from .reductions import NestState, Reductions, narrow
@@ -312,7 +312,7 @@ class NestPrinter(Reductions):
             note = common.comment(s.where or s.value.where)
             if s.mode == "set":
                 t.add(f"{guard}{place} = {value};", note)
-            elif dtype in ("bf16", "f16"):
+            elif dtype in NARROW:
                 t.add(f"{guard}{place} = bj::to<{dtype}>(bj::wide({place}) + bj::wide({value}));", note)
             else:  # not atomic: one thread takes points that may have the same element (`ordered` in codegen/cpu/schedule.py)
                 t.add(f"{guard}{place} += {value};", note)

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten, infer_before, is_static, order_of, replace, spec_of, spec_or_none
+from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .choices import Choices, fastest
@@ -21,7 +22,6 @@ LINE = 16  # bytes: rows of operands are fastest when they start at a multiple o
 LEAST_WORK = 1 << 26  # multiply-adds of a product worth timing
 GAIN = 0.9  # padding, product and cut together may take this part of the plain product's time
 Padded = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]  # a node and zeros at its ends -> it with those
-HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def pad_products(graph: fx.Graph, choices: Choices) -> None:
@@ -48,7 +48,7 @@ def _operands(node: fx.Node) -> tuple[Spec | None, Spec | None]:
 
 def _odd(a: Spec, b: Spec) -> bool:
     """Whether a product is large, and rows of an operand or of the result start at no multiple of LINE."""
-    if not is_static(a) or not is_static(b) or a.device.type != "cuda" or a.dtype not in HALVES:
+    if not is_static(a) or not is_static(b) or a.device.type != "cuda" or a.dtype not in NARROW_DTYPES:
         return False
     if b.dtype is not a.dtype or 1 not in a.stride or 1 not in b.stride:
         return False

@@ -13,6 +13,7 @@ from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten, contiguous, is_static, order_of, spec_of, spec_or_none
 from bytejit.codegen.ops.table import table
+from bytejit.common.dtypes import FLOAT_DTYPES
 from bytejit.common.spec import Spec
 from bytejit.fake.rules.core import is_dense
 
@@ -20,7 +21,6 @@ from .choices import Choices
 
 COPIES = frozenset({aten.clone.default, aten._to_copy.default})
 PRODUCTS = frozenset({aten.linear.default, aten.addmm.default})  # with rows as their left operand
-FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 LAST = ("layer_norm", "rms_norm")  # in the names of ops that walk the last dim
 WALKED = frozenset({"reduce", "composite", "scan"})  # kinds that read a tensor as it lies
 
@@ -69,7 +69,7 @@ def _lies_across(node: fx.Node) -> bool:
 def _is_pointwise(node: fx.Node) -> bool:
     """Whether a call is an expression of floats in a kernel, also one that copies on its device."""
     row, spec = table().by_aten.get(str(node.target)), spec_or_none(node)
-    if spec is None or spec.dtype not in FLOATS:
+    if spec is None or spec.dtype not in FLOAT_DTYPES:
         return False
     if node.target in COPIES:
         return spec_of(node.all_input_nodes[0]).device == spec.device

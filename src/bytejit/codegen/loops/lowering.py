@@ -157,7 +157,7 @@ class Lowering:
             return self.cast(self.real(value), dtype)
         if isinstance(value, complex):
             raise NoRule(f"the complex number {value}")
-        value = float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
+        value = float(value) if dtype in FLOATS else bool(value) if dtype == "b8" else int(value)
         return self.cons.const(value, dtype)
 
     def real(self, value: Real) -> Expr:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.sizes import Real
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.spec import Spec
 
 from .table import EVERY, row
@@ -42,7 +43,7 @@ def scalar_tensor(w: ModelWriter, out: Spec, value: Any, **settings: Any) -> Ten
     return filled(w, out, value)
 
 
-@row(aten.arange.start_step, dtypes=frozenset({torch.int64, torch.int32}))
+@row(aten.arange.start_step, dtypes=INDEX_DTYPES)
 def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
     """Integers in steps."""
     if any(isinstance(n, (float, Real)) for n in (start, end, step)):
@@ -50,13 +51,13 @@ def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **set
     return w.op("Range", *(w.to(n, out.dtype) for n in (start, end, step)))
 
 
-@row(aten.arange.default, dtypes=frozenset({torch.int64, torch.int32}))
+@row(aten.arange.default, dtypes=INDEX_DTYPES)
 def arange_end(w: ModelWriter, out: Spec, end: Any, **settings: Any) -> Tensor:
     """From zero."""
     return arange(w, out, 0, end)
 
 
-@row(aten.arange.start, dtypes=frozenset({torch.int64, torch.int32}))
+@row(aten.arange.start, dtypes=INDEX_DTYPES)
 def arange_start(w: ModelWriter, out: Spec, start: Any, end: Any, **settings: Any) -> Tensor:
     """In steps of one."""
     return arange(w, out, start, end)

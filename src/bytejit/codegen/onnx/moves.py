@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.spec import Spec
 
 from .table import COMPUTED, EVERY, row
@@ -188,7 +189,7 @@ def gather(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor, sparse
 def index(w: ModelWriter, out: Spec, x: Tensor, indices: Sequence) -> Tensor:
     """x[i] with one row of indices: along the first dimension that has one."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or given[0][1].dtype not in (torch.int64, torch.int32):
+    if len(given) != 1 or given[0][1].dtype not in INDEX_DTYPES:
         raise Cannot("it has several indices, or a mask")
     dim, at = given[0]
     return w.op("Gather", x, at, axis=dim)

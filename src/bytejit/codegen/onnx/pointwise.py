@@ -10,6 +10,7 @@ import torch
 
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.spec import Spec
 
 from .table import EVERY, FLOATS, row
@@ -73,7 +74,7 @@ def _chain(kinds: str) -> Callable:
 for _op, _kinds in CHAINS.items():
     row(_op.default)(_chain(_kinds))
 for _op, _kinds in SAME.items():
-    row(_op.default, dtypes=FLOATS | {torch.int64, torch.int32} if _kinds in ("Neg", "Abs") else FLOATS)(_chain(_kinds))
+    row(_op.default, dtypes=FLOATS | INDEX_DTYPES if _kinds in ("Neg", "Abs") else FLOATS)(_chain(_kinds))
 
 
 def _comparison(kinds: str) -> Callable:
@@ -203,19 +204,19 @@ def either(w: ModelWriter, condition: Tensor, a: Any, b: Any, dtype: torch.dtype
     return w.op("Where", w.to(condition, torch.bool), w.to(a, dtype), w.to(b, dtype), dtype=dtype)
 
 
-@row(aten.maximum.default, dtypes=FLOATS | {torch.int64, torch.int32})
+@row(aten.maximum.default, dtypes=FLOATS | INDEX_DTYPES)
 def maximum(w: ModelWriter, out: Spec, x: Tensor, y: Tensor) -> Tensor:
     """The larger, nan where one is."""
     return w.op("Max", w.to(x, out.dtype), w.to(y, out.dtype))
 
 
-@row(aten.minimum.default, dtypes=FLOATS | {torch.int64, torch.int32})
+@row(aten.minimum.default, dtypes=FLOATS | INDEX_DTYPES)
 def minimum(w: ModelWriter, out: Spec, x: Tensor, y: Tensor) -> Tensor:
     """The smaller, nan where one is."""
     return w.op("Min", w.to(x, out.dtype), w.to(y, out.dtype))
 
 
-@row(aten.clamp.default, dtypes=FLOATS | {torch.int64, torch.int32})
+@row(aten.clamp.default, dtypes=FLOATS | INDEX_DTYPES)
 def clamp(w: ModelWriter, out: Spec, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Between two numbers."""
     x = w.to(x, out.dtype)
@@ -223,13 +224,13 @@ def clamp(w: ModelWriter, out: Spec, x: Tensor, min: Any = None, max: Any = None
     return x if max is None else w.op("Min", x, max)
 
 
-@row(aten.clamp_min.default, dtypes=FLOATS | {torch.int64, torch.int32})
+@row(aten.clamp_min.default, dtypes=FLOATS | INDEX_DTYPES)
 def clamp_min(w: ModelWriter, out: Spec, x: Tensor, min: Any) -> Tensor:
     """Not below a number."""
     return clamp(w, out, x, min)
 
 
-@row(aten.clamp_max.default, dtypes=FLOATS | {torch.int64, torch.int32})
+@row(aten.clamp_max.default, dtypes=FLOATS | INDEX_DTYPES)
 def clamp_max(w: ModelWriter, out: Spec, x: Tensor, max: Any) -> Tensor:
     """Not above a number."""
     return clamp(w, out, x, None, max)

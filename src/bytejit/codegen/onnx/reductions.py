@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.index import Index
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.reduction_ops import REDUCTIONS, ReductionOp
 from bytejit.common.spec import Spec, reduced_dims
 
@@ -101,8 +102,8 @@ def _position(kind: str) -> Callable:
 
 
 # of floats nan is the largest and the smallest in torch
-row(aten.argmax.default, dtypes=frozenset({torch.int64, torch.int32}))(_position("ArgMax"))
-row(aten.argmin.default, dtypes=frozenset({torch.int64, torch.int32}))(_position("ArgMin"))
+row(aten.argmax.default, dtypes=INDEX_DTYPES)(_position("ArgMax"))
+row(aten.argmin.default, dtypes=INDEX_DTYPES)(_position("ArgMin"))
 
 
 def _truth(kind: str, op: ReductionOp) -> Callable:

@@ -19,14 +19,14 @@ from torch import fx
 
 from bytejit.codegen.loops.index import Undecided
 from bytejit.codegen.ops.calls import is_view as is_view
-from bytejit.common.dtypes import ONNX
+from bytejit.common.dtypes import ONNX, WIDE_DTYPES
 from bytejit.common.spec import Spec
 
 from .writer import Cannot, ModelWriter, Tensor, Write
 
 FAMILIES = ("pointwise", "activations", "create", "moves", "reductions", "products", "networks")
 COMPUTED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.bool})
-FLOATS = frozenset({torch.float32, torch.float64})
+FLOATS = WIDE_DTYPES
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.factory_ops import FACTORIES
 from bytejit.common.spec import channels_last_stride, wrap_dim
 
@@ -223,7 +224,7 @@ def either_way(m: Meta) -> bool:
 @row("embedding", beside="sizes")
 def _embedding(weight: HasMeta, indices: Operand, *rest: Any) -> Meta:
     w, i = weight.m, indices.m
-    if len(w.shape) != 2 or i.dtype not in (torch.int64, torch.int32):
+    if len(w.shape) != 2 or i.dtype not in INDEX_DTYPES:
         raise NeedsMeta
     return new((*i.shape, w.shape[1]), None, w.dtype, w.device)
 
@@ -231,7 +232,7 @@ def _embedding(weight: HasMeta, indices: Operand, *rest: Any) -> Meta:
 @row("index_select", beside="sizes")
 def _index_select(x: HasMeta, dim: int, index: HasMeta) -> Meta:
     m = x.m
-    if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in (torch.int64, torch.int32):
+    if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in INDEX_DTYPES:
         raise NeedsMeta
     dim = wrap_dim(dim, len(m.shape))
     return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1 :]), None, m.dtype, m.device)

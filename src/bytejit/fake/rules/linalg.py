@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from bytejit.common.dtypes import COMPLEX_DTYPES, WIDE_DTYPES
 from bytejit.fake.rules.core import HasMeta, Operand
 
 from .core import Meta, NeedsMeta, alike, contiguous_stride, new, row
 
-_KINDS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+_KINDS = WIDE_DTYPES | COMPLEX_DTYPES
 
 
 def _matrix(x: HasMeta, square: bool = False) -> Meta:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.common.spec import channels_last_stride
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, Size, alike, new, row
@@ -30,7 +31,7 @@ def _layer_norm(x: HasMeta, shape: Sequence[Size], weight: HasMeta, bias: Operan
     if any(t is not None and tuple(t.m.shape) != tuple(shape) for t in (weight, bias)):
         raise NeedsMeta
     stats = m.shape[:kept] + (1,) * len(shape)
-    if m.device.type != "cpu" and m.dtype in (torch.float16, torch.bfloat16):
+    if m.device.type != "cpu" and m.dtype in NARROW_DTYPES:
         stat_dtype = torch.float32
     else:
         stat_dtype = m.dtype

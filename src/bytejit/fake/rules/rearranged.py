@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.spec import channels_last_stride, contiguous_stride
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, Size, is_one, memory_order, new, numel, row
@@ -46,7 +47,7 @@ def _bernoulli_in_place(x: HasMeta, p: HasMeta, **options: Any) -> Meta:
 
 @row("embedding_renorm_")
 def _renormed_in_place(x: HasMeta, index: HasMeta, max_norm: float, norm_type: float) -> Meta:
-    if len(x.m.shape) != 2 or not x.m.dtype.is_floating_point or index.m.dtype not in (torch.int64, torch.int32):
+    if len(x.m.shape) != 2 or not x.m.dtype.is_floating_point or index.m.dtype not in INDEX_DTYPES:
         raise NeedsMeta
     return x.m
 
@@ -92,7 +93,7 @@ def _binomial(count: HasMeta, prob: HasMeta, generator: torch.Generator | None =
 def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) -> Meta:
     m = index.m
     rank = len(m.shape)
-    if m.dtype not in (torch.int64, torch.int32) or rank != len(x.m.shape):
+    if m.dtype not in INDEX_DTYPES or rank != len(x.m.shape):
         raise NeedsMeta
     # a larger index would read past x's end
     if 0 not in m.shape and any(m.shape[d] > x.m.shape[d] for d in range(rank) if d != dim % rank):
@@ -105,7 +106,7 @@ def _index(x: HasMeta, indices: Sequence[HasMeta | None]) -> Meta:
     """Indices are integer tensors. The result has the strides that TensorIterator gives it from x and the indices."""
     m, rank = x.m, len(x.m.shape)
     given = {d: i.m for d, i in enumerate(indices) if i is not None}
-    if not given or len(indices) > rank or 0 in m.shape or any(i.dtype not in (torch.int64, torch.int32) for i in given.values()):
+    if not given or len(indices) > rank or 0 in m.shape or any(i.dtype not in INDEX_DTYPES for i in given.values()):
         raise NeedsMeta
     if any(i.device != m.device and (i.shape or i.device.type != "cpu") for i in given.values()):
         raise NeedsMeta

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
@@ -348,7 +349,7 @@ def unravel_index(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         and all(t.numbers.number_of(n) is not None for n in sizes)
         and isinstance(shape, SeqVar)
         and isinstance(indices, TensorVar)
-        and indices.fake.dtype in (torch.int64, torch.int32)
+        and indices.fake.dtype in INDEX_DTYPES
     ):
         function = t.values.constant(places_of)
         assert isinstance(function, FuncVar), function

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import FLOAT_DTYPES, INT_DTYPES
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, fakes_in, was_written
 from bytejit.guards.module_sources import ModuleBuffer
@@ -21,7 +22,7 @@ from bytejit.guards.sources import Computed
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.values import SymVar, TensorVar, Var
 
-from .measured import FLOATS, INTEGERS, READS
+from .measured import READS
 from .tensor_values import WRITES, called, writers_of
 
 FEW = 64  # elements of a tensor on the way
@@ -40,7 +41,7 @@ class ComputedNumbers(Component):
 
     def number(self, v: TensorVar, function: Any) -> Var | None:
         """function(v), one of READS, as a symbol; None where it does not follow from a few small tensors."""
-        if function not in READS or v.fake.numel() != 1 or v.fake.dtype not in (*INTEGERS, *FLOATS):
+        if function not in READS or v.fake.numel() != 1 or v.fake.dtype not in FLOAT_DTYPES | INT_DTYPES:
             return None
         if self.t.effects.data_set or v.node is None or function is torch.Tensor.tolist and v.fake.dim() or v.fake.requires_grad:
             return None

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import FLOAT_DTYPES, INT_DTYPES
 from bytejit.common.graph_calls import opaque, why_opaque
 from bytejit.errors import Unsupported
 from bytejit.fake.rules.core import FakeStorage, Meta
@@ -29,8 +30,6 @@ from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 
 from .tensor_values import called
 
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # function that reads a number -> how the number is used then
 READS = {
     torch.Tensor.item: None,
@@ -91,11 +90,11 @@ class Measured(Component):
     # ---- what to measure -------------------------------------------------------------------------------------------------
     def measured_value(self, v: TensorVar, function: Any) -> Var | None:
         """function(tensor) as a symbol, for what asks a tensor's numbers; None where it stays unknown."""
-        if not self.t.job.measure or function not in READS or v.fake.dtype not in (*INTEGERS, *FLOATS):
+        if not self.t.job.measure or function not in READS or v.fake.dtype not in FLOAT_DTYPES | INT_DTYPES:
             return None
         if function is not torch.Tensor.tolist or v.fake.dim() == 0:
             made = READS[function]
-            if v.fake.numel() != 1 or made is operator.index and v.fake.dtype not in INTEGERS:
+            if v.fake.numel() != 1 or made is operator.index and v.fake.dtype not in INT_DTYPES:
                 return None
             item = self._measure_once("item", v, lambda: self._measure(item_of, (v.node,), None))
             return item if made is None else self.t.numbers.symbolic_call(made, [item], {})

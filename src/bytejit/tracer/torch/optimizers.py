@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim import Optimizer, _adafactor, asgd, optimizer, radam
 
+from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.common.registry import graph_break
 from bytejit.shapes.symbols import hint, is_symbolic
 from bytejit.tracer.core.models import models, replaces
@@ -24,7 +25,6 @@ from bytejit.tracer.core.values import FuncVar, Known, SeqVar, TensorVar, Var, e
 
 PRODUCTS: dict[str, Callable] = {"addcdiv": torch.div, "addcmul": torch.mul}  # what the factor is of
 ADDED: dict[str, Callable] = {"add": torch.Tensor.add, "sub": torch.Tensor.sub}
-HALVES = (torch.float16, torch.bfloat16)
 IN_PLACE = {torch.Tensor.add: torch.Tensor.add_, torch.Tensor.sub: torch.Tensor.sub_}
 
 
@@ -68,7 +68,7 @@ def with_tensor_factor(t: Tracer, name: str | None, args: list[Var], kwargs: dic
     if not isinstance(x, TensorVar) or not isinstance(product, TensorVar):
         return None
     common = torch.result_type(x.fake, product.fake)  # torch multiplies in it, but for half types, which it widens
-    wide = torch.float32 if common in HALVES else common
+    wide = torch.float32 if common in NARROW_DTYPES else common
     product = t.tensors.call_tensor_op(torch.Tensor.to, [product, Known(wide)], {})
     product = t.tensors.call_tensor_op(torch.mul, [product, factor], {})
     if name != plain:

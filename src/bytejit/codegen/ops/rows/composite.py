@@ -17,7 +17,7 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule
 from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.codegen.ops.table import lowers, op
-from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, holds_all, torch_dtype
+from bytejit.common.dtypes import FLOATS, INT_DTYPES, INTS, acc_dtype, holds_all, torch_dtype
 from bytejit.common.pointwise_ops import POINTWISE
 
 from .pointwise import aten, known
@@ -230,9 +230,6 @@ def limits(x: F, low: Any = None, high: Any = None) -> F:
     return x if high is None else F(x.ctx, x._other(high)).do("minimum", x)
 
 
-WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-
-
 @functools.cache
 def ignores_far_bounds() -> bool:
     """Whether clamp takes a bound outside an integer dtype's range for none (torch 2.15), or wraps it around."""
@@ -241,7 +238,7 @@ def ignores_far_bounds() -> bool:
 
 def _clamp(ctx: Lowering, x: Value, low: Any = None, high: Any = None, **kw: Any) -> Value:
     low, high = kw.get("min", low), kw.get("max", high)
-    if ignores_far_bounds() and ctx.spec().dtype in WHOLE:
+    if ignores_far_bounds() and ctx.spec().dtype in INT_DTYPES:
         info = torch.iinfo(ctx.spec().dtype)
         low = None if isinstance(low, int) and low < info.min else low
         high = None if isinstance(high, int) and high > info.max else high

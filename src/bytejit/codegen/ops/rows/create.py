@@ -55,7 +55,7 @@ def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw:
         begin, by = start, step
     else:
         begin, by = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1 if step is None else step)
-    if dtype in ("f32", "f64", "f16", "bf16"):
+    if dtype in FLOATS:
         work = "f64"
         return ctx.map(
             lambda c: ctx.cast(

@@ -14,7 +14,7 @@ from bytejit.common.spec import wrap_dim
 
 from .composite import F
 
-WHOLE = ("i64", "i32", "i16", "i8", "u8")
+INDICES = ("i64", "i32")
 
 
 def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
@@ -78,7 +78,7 @@ def numbers(*sizes: Any) -> None:
 def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
     """x[i, None, j]: whole-number index tensors, broadcast; where they are apart, their dims come first."""
     used = [d for d, i in enumerate(indices) if i is not None]
-    if any(indices[d].dtype not in WHOLE[:2] for d in used) or any(x.shape[d] == 0 for d in used):
+    if any(indices[d].dtype not in INDICES for d in used) or any(x.shape[d] == 0 for d in used):
         raise NoRule("indexing by a mask")
     shape = broadcast(*(indices[d].shape for d in used))
     first = used[0] if used == list(range(used[0], used[0] + len(used))) else 0
