@@ -30,6 +30,7 @@ from bytejit.tracer.core.values import (
     Var,
     is_object,
 )
+from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
 
@@ -143,16 +144,16 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo:
 
 
 def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args: list[Var], memo: Memo | None) -> Var:
-    if isinstance(t.attributes.of_class(v.cls, hook), types.FunctionType):
+    if isinstance(class_attribute(v.cls, hook), types.FunctionType):
         return t.values.real(t.calls.call(t.attributes.special(v, hook), args, {}))
-    if v.base is None and t.attributes.of_class(v.cls, hook) is not None:  # written in C
+    if v.base is None and class_attribute(v.cls, hook) is not None:  # written in C
         _no_copy(v)
-    get, put = (t.attributes.of_class(v.cls, n) for n in ("__getstate__", "__setstate__"))
+    get, put = (class_attribute(v.cls, n) for n in ("__getstate__", "__setstate__"))
     if (
         memo is not None
         and v.base is None
         and (isinstance(get, types.FunctionType) or isinstance(put, types.FunctionType))
-        and t.attributes.of_class(v.cls, "__reduce_ex__") is object.__reduce_ex__
+        and class_attribute(v.cls, "__reduce_ex__") is object.__reduce_ex__
         and not _slot_names(v)
         and v.ns is not None
     ):
@@ -160,7 +161,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     own = [
         n
         for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-        if t.attributes.of_class(v.cls, n) not in (None, getattr(object, n, None))
+        if class_attribute(v.cls, n) not in (None, getattr(object, n, None))
     ]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
@@ -185,7 +186,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
 def _copied_by_state(t: Tracer, v: InstanceVar, part: Callable, memo: Memo, get: Callable, put: Callable) -> Var:
     """A deep copy of an instance whose class says what its state is, or takes it."""
     if any(
-        t.attributes.of_class(v.cls, n) not in (None, getattr(object, n, None))
+        class_attribute(v.cls, n) not in (None, getattr(object, n, None))
         for n in ("__reduce__", "__getnewargs__", "__getnewargs_ex__")
     ):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own __reduce__")

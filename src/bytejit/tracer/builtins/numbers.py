@@ -21,6 +21,7 @@ from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import INT_METHODS, newer
+from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
@@ -58,7 +59,7 @@ def _said(t: Tracer, v: InstanceVar, cls: type, special: tuple[str, ...]) -> Var
     """The number that an instance says it is, by the first of these methods that it has. None where C says it."""
     if cls is complex and isinstance(v.base, Known) and isinstance(v.base.obj, str):
         return None  # read before any method is asked
-    name = next((n for n in special if t.attributes.of_class(v.cls, n) is not None), None)
+    name = next((n for n in special if class_attribute(v.cls, n) is not None), None)
     if name is None or not own_method(v.cls, name):
         return None
     said = t.values.real(t.calls.call(t.attributes.special(v, name), [], {}))
@@ -159,7 +160,7 @@ def _own_text(t: Tracer, v: Var, methods: tuple[str, ...]) -> Var | None:
     if not isinstance(v, InstanceVar) and not (type(v) is Known and is_own_class(v.obj)):
         return None
     for name in methods:
-        found = t.attributes.of_class(t.type_of(v), name)
+        found = class_attribute(t.type_of(v), name)
         if isinstance(found, types.FunctionType):
             return t.calls.call(t.attributes.special(v, name), [], {})
         if found is type.__repr__ and isinstance(v, Known):
@@ -180,7 +181,7 @@ def _text(function: Callable, methods: tuple[str, ...]) -> None:
             if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
                 return t.operators.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
             if issubclass(v.cls, BaseException):
-                method = t.attributes.of_class(v.cls, methods[0])
+                method = class_attribute(v.cls, methods[0])
                 if t.calls.has_handler(method):
                     return t.calls.call_python(method, [v])
             raise Break(f"{function.__name__}() of a {v.cls.__name__}")
@@ -216,7 +217,7 @@ def ascii_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
     if isinstance(v, InstanceVar) or type(v) is Known and is_own_class(v.obj):
-        if isinstance(t.attributes.of_class(t.type_of(v), "__format__"), types.FunctionType):
+        if isinstance(class_attribute(t.type_of(v), "__format__"), types.FunctionType):
             return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
         if issubclass(t.type_of(v), numpy_types.SCALAR):
             raise Break(f"format() of a {t.type_of(v).__name__}, a C object")

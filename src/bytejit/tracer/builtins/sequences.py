@@ -18,7 +18,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import SHOWS_MISSING
 from bytejit.tracer.objects import external_lists
-from bytejit.tracer.objects.class_facts import is_named_tuple
+from bytejit.tracer.objects.class_facts import class_attribute, is_named_tuple
 from bytejit.tracer.objects.containers import base_of
 
 
@@ -55,7 +55,7 @@ def size_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     for i, v in enumerate(map(t.values.real, items)):
         if t.type_of(v) in numpy_types.NUMBERS:  # kept as they are
             raise Break("a torch.Size of NumPy's numbers")
-        if not isinstance(v, TensorVar) and t.attributes.of_class(t.type_of(v), "__index__") is None:
+        if not isinstance(v, TensorVar) and class_attribute(t.type_of(v), "__index__") is None:
             raise t.raised(TypeError(f"torch.Size() takes an iterable of 'int' (item {i} is '{t.type_of(v).__name__}')"))
     return SeqVar([v if issubclass(t.type_of(v), int) else Known(t.subscripts.index(v)) for v in items], torch.Size)
 
@@ -242,7 +242,7 @@ def count(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Va
 
 def bound(t: Tracer, v: Var) -> int:
     """Where `index` begins or ends. Raises: Raised."""
-    if not isinstance(v, (Known, TensorVar)) and t.attributes.of_class(t.type_of(v), "__index__") is None:
+    if not isinstance(v, (Known, TensorVar)) and class_attribute(t.type_of(v), "__index__") is None:
         raise t.raised(TypeError("slice indices must be integers or have an __index__ method"))
     if isinstance(v, Known) and not isinstance(v.obj, int):
         raise t.raised(TypeError("slice indices must be integers or have an __index__ method"))

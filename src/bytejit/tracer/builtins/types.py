@@ -134,7 +134,7 @@ def callable_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return TRUE
     if isinstance(v, Known):
         return t.values.constant(callable(v.obj))
-    return t.values.constant(t.attributes.of_class(t.type_of(v), "__call__") is not None)
+    return t.values.constant(class_attribute(t.type_of(v), "__call__") is not None)
 
 
 def _attribute_name(t: Tracer, function: Callable, v: Var) -> str:
@@ -287,7 +287,7 @@ def id_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.hash)
 def hash_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
-    if isinstance(v, InstanceVar) and isinstance(t.attributes.of_class(v.cls, "__hash__"), types.FunctionType):
+    if isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType):
         return Known(own_hash(t, v))
     try:
         return t.operators.fold(hash, to_python(t, v))

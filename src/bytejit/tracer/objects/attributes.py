@@ -193,11 +193,6 @@ class Attributes(Component):
         """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
         return MethodVar(Known(found), cls) if self.t.calls.has_handler(found) else Known(found.__get__(None, cls.obj))
 
-    def of_class(self, cls: type, name: str) -> Any:
-        """A class attribute found by MRO, unbound; None without one."""
-        found = class_lookup(cls, name)[0]
-        return None if found is MISSING else found
-
     def lift(self, fn: Callable, owner: type) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): which it is is guarded with the
         class, here its code."""

@@ -178,14 +178,14 @@ class Comparisons(Component):
                 if result is not None:
                     return result
             if isinstance(v, InstanceVar):
-                own = self.t.attributes.of_class(v.cls, method)
+                own = class_attribute(v.cls, method)
                 if v.base is not None and own is class_attribute(_base_class(v), method):
                     result = self.in_c(method, v.base, base_of(other))
                     if result is not None:
                         return result
                     continue
                 if own in OF_OBJECT:
-                    if name == "ne" and self.t.attributes.of_class(v.cls, "__eq__") is not object.__eq__:
+                    if name == "ne" and class_attribute(v.cls, "__eq__") is not object.__eq__:
                         result = self.t.operators.try_special(v, "__eq__", [other])
                         if result is not None:
                             return self.t.values.constant(not self.truth(result))
@@ -304,7 +304,7 @@ class Comparisons(Component):
     def _instance_truth(self, v: InstanceVar | Known) -> bool:
         cls = self.t.type_of(v)
         for method in ("__bool__", "__len__"):
-            found = self.t.attributes.of_class(cls, method)
+            found = class_attribute(cls, method)
             if isinstance(found, types.FunctionType):
                 result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, method), [], {}))
                 if not isinstance(result, Known):

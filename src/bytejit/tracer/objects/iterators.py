@@ -158,11 +158,11 @@ class Iteration(Component):
             raise Break("a set from outside with places that a copy does not have") from None
 
     def _instance_iter(self, v: InstanceVar) -> Var:
-        found = self.t.attributes.of_class(v.cls, "__iter__")
+        found = class_attribute(v.cls, "__iter__")
         if isinstance(found, types.FunctionType):
             result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__iter__"), [], {}))
             cls = self.t.type_of(result)
-            if not isinstance(result, (IterVar, GenVar)) and self.t.attributes.of_class(cls, "__next__") is None:
+            if not isinstance(result, (IterVar, GenVar)) and class_attribute(cls, "__next__") is None:
                 raise self.t.raised(TypeError(f"iter() returned non-iterator of type '{cls.__name__}'"))
             return result
         if class_lookup(v.cls, "__iter__")[0] is None:  # `__iter__ = None` in a class
@@ -172,10 +172,10 @@ class Iteration(Component):
         if v.real is not None and found is not None:
             if isinstance(v.real, types.GeneratorType):
                 raise Break("a generator from outside that cannot be looked into")
-            if self.t.attributes.of_class(v.cls, "__next__") is not None:
+            if class_attribute(v.cls, "__next__") is not None:
                 return v
             raise Break(f"iterating a {v.cls.__name__}, a C object")
-        if isinstance(self.t.attributes.of_class(v.cls, "__getitem__"), types.FunctionType):
+        if isinstance(class_attribute(v.cls, "__getitem__"), types.FunctionType):
             return IterVar("getitem", {"of": v, "at": 0}, self.t.limits.steps)
         raise self.not_iterable(v)
 
@@ -186,12 +186,12 @@ class Iteration(Component):
         v = self.t.values.real(v)
         if isinstance(v, (SeqVar, SetVar, DictVar, DictView, IterVar, GenVar, TensorVar, ArrayVar)):
             return True
-        cls, of_class = self.t.type_of(v), self.t.attributes.of_class
+        cls = self.t.type_of(v)
         if class_lookup(cls, "__iter__")[0] is None:
             return False
-        if of_class(cls, "__iter__") is not None or own_method(cls, "__getitem__"):
+        if class_attribute(cls, "__iter__") is not None or own_method(cls, "__getitem__"):
             return True
-        return of_class(cls, "__getitem__") is not None and not issubclass(cls, numpy_types.SCALAR)
+        return class_attribute(cls, "__getitem__") is not None and not issubclass(cls, numpy_types.SCALAR)
 
     def next(self, v: Var) -> Var | None:
         """The next item, or None at the end. Raises: Raised, Break."""
@@ -206,8 +206,8 @@ class Iteration(Component):
             finished, value = self.t.calls.resume(v, NONE)
             return None if finished else value
         if isinstance(v, InstanceVar):
-            if not isinstance(self.t.attributes.of_class(v.cls, "__next__"), types.FunctionType):
-                if self.t.attributes.of_class(v.cls, "__next__") is None:
+            if not isinstance(class_attribute(v.cls, "__next__"), types.FunctionType):
+                if class_attribute(v.cls, "__next__") is None:
                     raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not an iterator"))
                 raise Break(f"an iterator from outside ({v.cls.__name__})")
             try:
@@ -315,9 +315,9 @@ class Iteration(Component):
             by_keys = ordered or issubclass(cls, collections.OrderedDict)
             if not any(own_method(cls, name) for name in (("keys", "__getitem__") if by_keys else ("__iter__",))):
                 return self.mapping_items(v.base)
-        if self.t.attributes.of_class(cls, "keys") is not None:
+        if class_attribute(cls, "keys") is not None:
             keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
             return [(self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys]
-        if ordered and self.t.attributes.of_class(cls, "items") is not None:
+        if ordered and class_attribute(cls, "items") is not None:
             raise Break("an OrderedDict made of an object with a method `items`")
         return None

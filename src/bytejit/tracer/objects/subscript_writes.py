@@ -12,6 +12,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import DictVar, InstanceVar, SeqVar, SliceVar, TensorVar, Var
 
 from .changing_keys import taken_back
+from .class_facts import class_attribute
 from .containers import key_of, runs_code
 from .external_lists import ExternalList
 from .finalizers import check_replaced
@@ -47,7 +48,7 @@ class SubscriptWrites(Component):
                 raise self.t.raised(e) from None
         elif isinstance(container, DictVar):
             self.dict_set(container, key, value)
-        elif isinstance(container, InstanceVar) and (own := self.t.attributes.of_class(container.cls, "__setitem__")) is not None:
+        elif isinstance(container, InstanceVar) and (own := class_attribute(container.cls, "__setitem__")) is not None:
             if not isinstance(own, types.FunctionType) and container.base is not None:
                 self.setitem(container.base, key, value)
             else:
@@ -77,7 +78,7 @@ class SubscriptWrites(Component):
                 raise self.t.subscripts.no_key("?", key)
             self.dict_del(container, real_key)
         elif isinstance(container, InstanceVar):
-            own = self.t.attributes.of_class(container.cls, "__delitem__")
+            own = class_attribute(container.cls, "__delitem__")
             if own is None:
                 refusal = refused(self.t, operator.delitem, container, key)
                 raise refusal or Break(f"deleting an item of a {container.cls.__name__}")

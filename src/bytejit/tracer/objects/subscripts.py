@@ -88,7 +88,7 @@ class Subscripts(Component):
 
     def is_index(self, v: Var) -> bool:
         """Whether a value is an integer, as __index__ says."""
-        return isinstance(v, TensorVar) or self.t.attributes.of_class(self.t.type_of(v), "__index__") is not None
+        return isinstance(v, TensorVar) or class_attribute(self.t.type_of(v), "__index__") is not None
 
     def place(self, seq: SeqVar, key: Var) -> int:
         """The number of an item of a sequence. Raises: Raised for what is no index."""
@@ -118,7 +118,7 @@ class Subscripts(Component):
         if isinstance(container, InstanceVar):
             if container.cls in FORMS and container.real is not None:
                 return self._known_item(container, key)
-            found = self.t.attributes.of_class(container.cls, "__getitem__")
+            found = class_attribute(container.cls, "__getitem__")
             if isinstance(found, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(container, "__getitem__"), [key], {})
             if container.base is not None and found is not None:
@@ -137,8 +137,8 @@ class Subscripts(Component):
             return self._listed_index(key)
         if answers(key, OF_SEQUENCES) and issubclass(self.t.type_of(key), tuple):
             raise Break(f"a tensor indexed by a {self.t.type_of(key).__name__}, which is a sequence of its own kind")
-        if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
-            if self.t.attributes.of_class(key.cls, "__getitem__") is not None:
+        if isinstance(key, InstanceVar) and isinstance(class_attribute(key.cls, "__index__"), types.FunctionType):
+            if class_attribute(key.cls, "__getitem__") is not None:
                 raise Break(f"a tensor indexed by a {key.cls.__name__}, which torch may take for a sequence")
             return Known(self.index(key))
         if (
@@ -165,7 +165,7 @@ class Subscripts(Component):
         if isinstance(v.base, DictVar) and (
             lacks(self.t, v.base, key) or self.t.values.lookup(v.base, key_of(self.t, key)) is None
         ):
-            missing = self.t.attributes.of_class(v.cls, "__missing__")
+            missing = class_attribute(v.cls, "__missing__")
             if isinstance(missing, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(v, "__missing__"), [key], {})
         return self.getitem(expect(v.base, Var), key)
@@ -261,7 +261,7 @@ class Subscripts(Component):
         if isinstance(container, TensorVar):
             raise Break("`in` on a tensor")
         if isinstance(container, InstanceVar):
-            found = self.t.attributes.of_class(container.cls, "__contains__")
+            found = class_attribute(container.cls, "__contains__")
             if isinstance(found, types.FunctionType):
                 return self.t.comparisons.truth(
                     self.t.calls.call(self.t.attributes.special(container, "__contains__"), [item], {})
@@ -324,11 +324,11 @@ class Subscripts(Component):
         if isinstance(v, Known) and is_constant(v.obj):
             return self.t.operators.fold(len, v.obj).obj
         if isinstance(v, InstanceVar):
-            if isinstance(self.t.attributes.of_class(v.cls, "__len__"), types.FunctionType):
+            if isinstance(class_attribute(v.cls, "__len__"), types.FunctionType):
                 return self.as_length(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
-            if v.base is not None and self.t.attributes.of_class(v.cls, "__len__") is not None:
+            if v.base is not None and class_attribute(v.cls, "__len__") is not None:
                 return self.length(v.base)
-            if self.t.attributes.of_class(v.cls, "__len__") is not None:
+            if class_attribute(v.cls, "__len__") is not None:
                 raise Break(f"the length of a {v.cls.__name__}, a C object")
         if isinstance(v, Known) and isinstance(v.obj, type) and hasattr(type(v.obj), "__len__"):
             return self.t.operators.fold(len, v.obj).obj
