@@ -23,12 +23,12 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.values import SymVar, TensorVar, Var
 
 from .measured import READS
-from .tensor_values import WRITES, called, writers_of
+from .node_chains import WRITES, called, copied, nodes_behind
 
-FEW = 64  # elements of a tensor on the way
-LONGEST = 16  # most operations
+MOST_ELEMENTS = 64  # of a tensor on the way
+MOST_OPERATIONS = 16  # on the way
 # what may be on the way: it computes the same under autocast, and with whatever precision torch is set to
-PLAIN = frozenset(
+SAME_EVERYWHERE = frozenset(
     """abs add alias amax amin any all bitwise_and bitwise_or bitwise_not ceil clamp clone contiguous cpu detach div divide double
     eq flatten float floor floor_divide floordiv ge getattr getitem gt int le long lt max maximum min minimum mod mul multiply ne
     neg negative remainder reshape round rsub select sign squeeze sub subtract to truediv trunc unsqueeze view where __radd__
@@ -53,7 +53,7 @@ class ComputedNumbers(Component):
         return item if item is None or made is None else self.t.numbers.symbolic_call(made, [item], {})
 
     def _symbol(self, v: TensorVar) -> Var | None:
-        nodes = self._chain(v.node) or []
+        nodes = nodes_behind(self.t.graph, v.node, MOST_OPERATIONS, self._is_computable) or []
         by_node = {x.node: x for x in self.t.inputs if isinstance(x, TensorVar)}
         leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
         if not leaves:
@@ -69,32 +69,18 @@ class ComputedNumbers(Component):
         source: Source = Computed(Ref.strong(run, f"{v.node}.item"), tuple(x.origin for x in leaves))
         return SymVar(self.t.sizes.computed_symbol(source, now))
 
-    def _chain(self, last: torch.fx.Node) -> list[torch.fx.Node] | None:
-        """The nodes that a node's value takes, in order; None where it takes something else than small tensors."""
-        found: dict[torch.fx.Node, None] = {}
-        todo = [last]
-        while todo:
-            node = todo.pop()
-            if node in found:
-                continue
-            found[node] = None
-            name, value = called(node), node.meta.get("val")
-            fakes = list(fakes_in(value))
-            if len(found) > LONGEST or not fakes or not all(map(_is_small, fakes)):
-                return None
-            if node.op == "placeholder" and not self._is_leaf(node):
-                return None
-            if node.op != "placeholder" and (
-                node.op not in ("call_function", "call_method") or not (name in PLAIN or name in WRITES) or "out" in node.kwargs
-            ):
-                return None
-            todo.extend(node.all_input_nodes)
-            for made in fakes:
-                writers = writers_of(self.t.graph, made) if was_written(made) else []
-                if writers is None:
-                    return None
-                todo.extend(writers)
-        return [n for n in self.t.graph.nodes if n in found]
+    def _is_computable(self, node: torch.fx.Node) -> bool:
+        """Whether a node is a small tensor that the region starts with, or that SAME_EVERYWHERE or WRITES makes."""
+        name, fakes = called(node), list(fakes_in(node.meta.get("val")))
+        if not fakes or not all(map(_is_small, fakes)):
+            return False
+        if node.op == "placeholder":
+            return self._is_leaf(node)
+        return (
+            node.op in ("call_function", "call_method")
+            and (name in SAME_EVERYWHERE or name in WRITES)
+            and "out" not in node.kwargs
+        )
 
     def _is_leaf(self, node: torch.fx.Node) -> bool:
         """Whether a placeholder is one number, or a few of a module."""
@@ -103,15 +89,14 @@ class ComputedNumbers(Component):
 
 
 def _is_small(fake: Any) -> bool:
-    return type(fake) is Fake and all(type(n) is int for n in fake.shape) and fake.numel() <= FEW and not fake.is_complex()
+    return (
+        type(fake) is Fake and all(type(n) is int for n in fake.shape) and fake.numel() <= MOST_ELEMENTS and not fake.is_complex()
+    )
 
 
 def number_of(nodes: list[torch.fx.Node], last: torch.fx.Node, written: frozenset[torch.fx.Node]) -> Callable[..., int | float]:
     """The nodes as a function of the placeholders among them, which it does not write: the last one's only element."""
-    graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
+    graph, made = copied(nodes)
     for node in nodes:
         if node in written:
             with graph.inserting_after(made[node]):

@@ -28,7 +28,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 
-from .tensor_values import called
+from .node_chains import called
 
 # function that reads a number -> how the number is used then
 READS = {

@@ -17,43 +17,21 @@ import torch
 
 from bytejit.common.graph_modules import module_of
 from bytejit.common.identity import IdentityMap
-from bytejit.fake.tensor import Fake, fakes_in, was_written
+from bytejit.fake.tensor import Fake, was_written
 from bytejit.guards.kinds import ComputedItems
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
 
-LARGEST = 16_384  # most elements of a tensor that the computation may pass through
-LONGEST = 64  # most operations of the computation
+from .node_chains import PURE, UNSET, WRITES, called, copied, nodes_behind
+
+MOST_ELEMENTS = 16_384  # of a tensor that the computation may pass through
+MOST_OPERATIONS = 64  # of the computation
 VALUES_LIMIT = 2  # entries of a site that hold for some values of tensors only (a mask with and without holes)
 EQUAL_LIMIT = 6  # the same where the values are whether floats are equal to something, which seldom changes
 SEEN_LIMIT = 2  # values of what is asked of a buffer that graphs are made for: a flag set once, no place where the next item goes
-FEW = 64  # floats of a buffer of which something is asked
-# what may be on the way: operations without effects that return the same for the same arguments
-PURE = frozenset(
-    """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
-    bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal
-    diff div divide double eq equal expand expand_as eye flatten flip float floor floor_divide floordiv fmod full
-    full_like ge getattr getitem greater greater_equal gt int interpolate pad one_hot _is_all_true _is_any_true
-    is_nonzero isin isinf isneginf isposinf isnan isfinite
-    item le len less less_equal lerp logical_and logical_not logical_or logical_xor long lt max
-    maximum min minimum mod movedim mul multiply narrow ne neg negative not_ new_full new_ones new_tensor new_zeros
-    ones ones_like outer permute pow prod ravel remainder repeat reshape reshape_as roll round rsub scalar_tensor
-    select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim tensor tile to transpose tril
-    triu truediv trunc type type_as unbind unflatten unsqueeze view view_as where zeros zeros_like and_ or_ xor invert
-    matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__ __xor__ __invert__ __rsub__
-    __radd__ __rmul__ nonzero argwhere unique _unique2 unique_dim unique_consecutive masked_select bincount
-    repeat_interleave meshgrid broadcast_to
-    numel dim index_fill square movedim swapdims roll expm1 mT hstack vstack""".split()
-)
-# what writes into its first argument, and has no other effect
-WRITES = frozenset(
-    """setitem fill_ zero_ copy_ add_ sub_ mul_ div_ floor_divide_ remainder_ clamp_ masked_fill_ index_fill_ scatter_ index_add_
-    index_copy_ iadd isub imul ifloordiv iand ior ixor __setitem__ __iadd__ __isub__ __imul__ __iand__ __ior__""".split()
-)
-# what makes memory without a value: the value that is found must not depend on it
-UNSET = {"empty": ("zeros", "ones"), "empty_like": ("zeros_like", "ones_like"), "new_empty": ("new_zeros", "new_ones")}
+MOST_FLOATS = 64  # floats of a buffer of which something is asked
 COUNTED = frozenset(
     """nonzero argwhere where unique _unique2 unique_dim unique_consecutive masked_select bincount
     repeat_interleave""".split()
@@ -66,7 +44,7 @@ COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isn
 
 
 # owner: TensorValues._counts; size: a set for each value that was asked of a module's buffer; goes with the module
-_SEEN: IdentityMap[dict[tuple, set[int]]] = IdentityMap()
+_VALUES_SEEN: IdentityMap[dict[tuple, set[int]]] = IdentityMap()
 
 
 class TensorValues(Component):
@@ -121,7 +99,7 @@ class TensorValues(Component):
         by_node = {x.node: x for x in self.t.inputs}
         leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
         tensors = [x for x in leaves if isinstance(x, TensorVar)]
-        if any(x.real.numel() > LARGEST or x in self.t.effects.data_set for x in tensors):
+        if any(x.real.numel() > MOST_ELEMENTS or x in self.t.effects.data_set for x in tensors):
             return None
         lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)  # a symbolic int is a leaf, too
         limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
@@ -137,7 +115,7 @@ class TensorValues(Component):
                     return None
         except Exception as e:
             raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
-        if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
+        if not isinstance(value, torch.Tensor) or value.numel() > MOST_ELEMENTS or value.isnan().any():
             return None
         if lasting and not changes and self._counts(tensors, nodes, value):
             return None
@@ -156,46 +134,35 @@ class TensorValues(Component):
         for x in tensors:
             if not isinstance(x.source, (ModuleBuffer, ModuleParam)) or (module := self.t.modules.get(x.source)) is None:
                 continue
-            seen = (_SEEN.get(module) or _SEEN.set(module, {})).setdefault((x.source.key, asked), set())
+            seen = (_VALUES_SEEN.get(module) or _VALUES_SEEN.set(module, {})).setdefault((x.source.key, asked), set())
             if len(seen) <= SEEN_LIMIT:
                 seen.add(hash(tuple(value.flatten().tolist())))
             found = found or len(seen) > SEEN_LIMIT
         return found
 
-    def _chain(self, last: torch.fx.Node) -> list | None:
+    def _chain(self, last: torch.fx.Node) -> list[torch.fx.Node] | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
-        found: dict[torch.fx.Node, None] = {}
-        todo, asked = [last], []
+        compared: list[torch.fx.Node] = []  # floats from outside
         is_whole = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
-        while todo:
-            node = todo.pop()
-            if node in found:
-                continue
-            found[node] = None
-            if len(found) > LONGEST:
-                return None
+
+        def is_known(node: torch.fx.Node) -> bool:
+            name, value = called(node), node.meta.get("val")
             if node.op == "placeholder":
                 if not self._is_leaf(node) and not (is_whole and self._is_setting(node)):
-                    if not is_whole or not _few_floats(node.meta["val"]):
-                        return None
-                    asked.append(node)
-                continue
-            name, value = called(node), node.meta.get("val")
+                    if not is_whole or not _few_floats(value):
+                        return False
+                    compared.append(node)
+                return True
             nothing = name == "empty_strided" and isinstance(value, Fake) and value.numel() == 0
             if node.op not in ("call_function", "call_method") or not (nothing or any(name in s for s in (PURE, WRITES, UNSET))):
-                return None
-            if name not in WRITES and not _small(value, True):
-                return None
-            todo.extend(node.all_input_nodes)
-            for made in fakes_in(value):
-                if was_written(made):
-                    writers = writers_of(self.t.graph, made)
-                    if writers is None:
-                        return None
-                    todo.extend(writers)
-        if any(called(user) not in COMPARED for node in asked for user in node.users if user in found):
+                return False
+            return name in WRITES or _small(value, True)
+
+        nodes = nodes_behind(self.t.graph, last, MOST_OPERATIONS, is_known)
+        used = set(nodes or ())
+        if any(called(user) not in COMPARED for node in compared for user in node.users if user in used):
             return None
-        return [n for n in self.t.graph.nodes if n in found]
+        return nodes
 
     def counted(self, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """The result of an operation that makes as many elements as its arguments' values say, as constants of the graph;
@@ -218,7 +185,7 @@ class TensorValues(Component):
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
             raise Break(f"{getattr(fn, '__name__', fn)} raises: {e}") from None
         parts = result if isinstance(result, tuple) else (result,)
-        if any(p.numel() > LARGEST or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
+        if any(p.numel() > MOST_ELEMENTS or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
             return None
         made = [self._constant_tensor(p) for p in parts]
         if as_tuple:
@@ -272,7 +239,7 @@ class TensorValues(Component):
             and isinstance(var.source, ModuleBuffer)
             and _small(var.fake)
             and var.fake.device.type == "cpu"
-            and var.real.numel() <= FEW
+            and var.real.numel() <= MOST_FLOATS
             and not var.fake.is_complex()
         )
 
@@ -294,24 +261,6 @@ def _few_floats(fake: Any) -> bool:
     return isinstance(fake, Fake) and _small(fake) and fake.is_floating_point() and fake.device.type == "cpu"
 
 
-def writers_of(graph: torch.fx.Graph, made: Fake) -> list[torch.fx.Node] | None:
-    """The nodes that write into the storage of a tensor; None where that is not known of a node."""
-    writers = []
-    for node in graph.nodes:
-        if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in fakes_in(n.meta.get("val"))):
-            continue
-        if called(node) in WRITES:
-            writers.append(node)
-        elif called(node) not in PURE or "out" in node.kwargs:
-            return None
-    return writers
-
-
-def called(node: torch.fx.Node) -> str:
-    """The name of a node's operation."""
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-
-
 def _in_rows(value: torch.Tensor) -> bool:
     return not value.numel() or value.stride() == torch.empty(value.shape, device="meta").stride()
 
@@ -324,15 +273,13 @@ def _small(value: Any, written: bool = False) -> bool:
         return True
     if not isinstance(value, torch.Tensor) or not written and was_written(value):
         return False
-    return not all(type(n) is int for n in value.shape) or value.numel() <= LARGEST
+    return not all(type(n) is int for n in value.shape) or value.numel() <= MOST_ELEMENTS
 
 
 def _function(nodes: list, last: torch.fx.Node, unset: int = 0) -> Callable:
     """The nodes as a function of the placeholders among them; memory without a value holds `unset`."""
-    graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph, made = copied(nodes)
     for node in nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
         if called(node) in UNSET:
             name = UNSET[called(node)][unset]
             made[node].target = name if node.op == "call_method" else getattr(torch, name)

@@ -9,7 +9,7 @@ import torch
 from bytejit.fake.tensor import was_written
 from bytejit.tracer.core.values import TensorVar
 
-from .tensor_values import called
+from .node_chains import called
 
 # whether `x OP c` holds for all x from 0 to 1; by operation, as a function of c
 ALWAYS: dict[str, Callable[[float], bool]] = {
