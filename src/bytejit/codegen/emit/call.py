@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten import graph as out_of
+from bytejit.codegen.aten.graph import Out
+from bytejit.codegen.aten.output_text import output_text
 from bytejit.codegen.emit.call_source import CallSource, fail
 from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
 from bytejit.codegen.loops.ir import Buffer, Extern, MutationCopy, View
@@ -152,7 +153,7 @@ class CallPrinter(Operands):
             self.bind("own", self.library_results.own)
             self.lines.append(CheckLine(f"{text} = own({text}, {e.target!r}, ({temps}))"))
 
-    def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
+    def print(self, outs: Sequence[Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
         for i, step in enumerate(self.plan.steps):
             self.at = i
@@ -173,7 +174,7 @@ class CallPrinter(Operands):
             if m.done:
                 self.bind("bump", torch.autograd.graph.increment_version)
                 self.lines.append(f"bump(p{m.input})")
-        results = flat if outs is None else [self.out(o, flat) for o in outs]
+        results = flat if outs is None else [output_text(self, o, flat) for o in outs]
         if self.plan.slot_bytes or not all(map(fixed, self.views)):
             self._slots()
         elif self.needs_memory():
@@ -254,25 +255,13 @@ class CallPrinter(Operands):
         self.head.append(f"{', '.join(held)}, = whole.at({', '.join(used)})")
         self.lines.append("pool.append(whole)")
 
-    def out(self, o: out_of.Out, flat: list[str]) -> str:
-        """The text of an output that the user gets. flat: the texts of the plan's outputs."""
-        if isinstance(o, out_of.Const):
-            plain = not isinstance(o.value, (tuple, list))
-            return self.value(o.value) if plain else self.bind(f"c_{len(self.names)}", o.value)
-        if isinstance(o, out_of.OutputNumber):
-            return self.size(o.value)
-        if isinstance(o, out_of.OutputValue):
-            return flat[o.position]
-        if isinstance(o, out_of.Input):
-            return f"p{o.index}"
-        base = self.out(o.of, flat)
-        if o.apart is not None:
-            if (line := f"d{o.apart} = {base}.data") not in self.lines:
-                self.lines.append(line)
-            base = f"d{o.apart}"
-        if o.dtype is not None:
-            base = f"{self.bind('memory_as', out_of.memory_as)}({base}, {self.value(o.dtype)})"
-        return self.window(base, o.size, o.stride, o.offset) + (".detach()" if o.detached else "")
+    def constant(self, value: Any) -> str:
+        """The name of a constant among the outputs."""
+        return self.bind(f"c_{len(self.names)}", value)
+
+    def input_text(self, index: int) -> str:
+        """The name of an input, or of a constant of the graph."""
+        return f"p{index}"
 
     def _function(self, result: str) -> CallSource:
         checks = any(type(line) is CheckLine for line in self.lines)
@@ -335,7 +324,7 @@ def emit_call(
     source: Printed,
     runs: Sequence[Callable],
     constants: Sequence[Any] = (),
-    outs: Sequence[out_of.Out] | None = None,
+    outs: Sequence[Out] | None = None,
     single: bool = False,
     overrides: dict[str, Callable] | None = None,
     replaced: Sequence[int] = (),
