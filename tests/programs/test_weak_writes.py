@@ -83,3 +83,13 @@ def test_callbacks_of_weak_references_to_what_the_function_makes():
     del made
     gc.collect()
     assert gone == [ref]
+
+
+def test_weak_references_to_what_a_class_lets_go():
+    def f(x, cls):
+        ref = weakref.ref(cls.held)
+        cls.held = None
+        return x + 1, ref() is None
+
+    for g in (f, compiled(f, fullgraph=False)):
+        assert g(X, type("Holder", (), {"held": Owner()}))[1]

@@ -15,6 +15,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, TensorVar, Var
 
 from .changing_keys import all_new
+from .class_facts import NAMESPACE
 from .containers import is_unchanged, real_key
 from .external_lists import ExternalList
 from .open_writes import ExternalDict
@@ -57,9 +58,11 @@ def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
 
 def lost(t: Tracer) -> bool:
     """Whether the region may have dropped the last reference to an object from outside."""
-    return bool(t.lost or t.effects.globals_written) or any(
-        v.source is not None and lets_go(t, v) for v in t.effects.dirty.values()
-    )
+    if t.lost or t.effects.globals_written:
+        return True
+    if any(not holds_nothing(NAMESPACE(cls).get(n)) for cls, names in t.effects.classes_written.items() for n in names):
+        return True
+    return any(v.source is not None and lets_go(t, v) for v in t.effects.dirty.values())
 
 
 def lets_go(t: Tracer, v: Var) -> bool:
