@@ -773,3 +773,18 @@ def test_counting_from_a_number():
         return found, x * (2, *range(20))[k] * 2**k, k << 2 & ~3
 
     return f
+
+
+def test_going_through_a_dict_whose_names_change():
+    """Texts as keys"""
+
+    def f(x, d):
+        found = [(f"<{k}>", v * 2 if k.startswith("a") else v - x) for k, v in d.items()]
+        return found, sum(d.values()), len(d), [d[k] for k in d]
+
+    bytejit.reset()
+    compiled = bytejit.compile(f, backend="eager")
+    for i in range(8):
+        d = {f"{name}{i}": torch.full((3,), float(i)) for name in "abc"}
+        assert str(compiled(torch.ones(3), d)) == str(f(torch.ones(3), d))
+    assert bytejit.counters.total("graphs") <= 2, bytejit.counters

@@ -171,15 +171,15 @@ def taken_back(t: Tracer, d: DictVar, key: Var) -> bool:
 
 
 def keys_change(t: Tracer, d: DictVar) -> bool:
-    """Whether it is a small dict from outside with numbers for keys that a guard found to change, as it came; or with numbers and
-    texts for keys, as it came but for what was put there under open keys."""
+    """Whether it is a small dict from outside with numbers and texts for keys that a guard found to change, as it came; or as it
+    came but for what was put there under open keys."""
     if not isinstance(d, ExternalDict) or type(d.real) not in (dict, collections.OrderedDict) or isinstance(d.source, NAMESPACES):
         return False
     if d.known or (not all_new(t, d) if d.late else id(d) in t.effects.dirty):
         return False
     if not d.late and (not d.real or d.complete or length_of(keys_source(d)) not in t.sizes.dynamic.changed):
         return False
-    return len(d.real) <= MOST_KEYS and all(type(key) is int or d.late and type(key) is str for key in d.real)
+    return len(d.real) <= MOST_KEYS and all(type(key) in (int, str) for key in d.real)
 
 
 def all_items(t: Tracer, view: DictView | DictVar) -> list[Var] | None:
