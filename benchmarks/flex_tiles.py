@@ -12,10 +12,10 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import bytejit
+from bytejit.common.options import config as options
 from bytejit.kernels import flex_triton
 from bytejit.kernels.build_triton import Binaries
 from bytejit.kernels.flex_triton import FlexProblem, Tiles
-from bytejit.options import config as options
 
 WAYS = [Tiles(r, k, w, s) for r in (64, 128) for k in (32, 64, 128) for w in (4, 8) for s in (2, 3, 4)]
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bytejit.common.options import Options
 from bytejit.guards import native_checker
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import GuardSet
@@ -27,7 +28,6 @@ from bytejit.guards.source import params_of
 from bytejit.guards.sources import Attr, InstanceDict, Local, Source, Type
 from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.kernels.build_cpp import build
-from bytejit.options import Options
 
 MISS = object()
 HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

@@ -19,12 +19,12 @@ from accuracy import AVX2, LIMIT, UNetBlock
 from torch import nn
 
 import bytejit
+from bytejit.common.options import Options
 from bytejit.common.spec import Spec
 from bytejit.kernels import attention, conv, gemm, library
 from bytejit.kernels.distance import too_far
 from bytejit.kernels.machine import cpu
 from bytejit.kernels.tune import Candidate, Tuner
-from bytejit.options import Options
 
 from .conftest import ROOT
 

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 
 import bytejit
 from bytejit.common import caches, registry
+from bytejit.common.errors import Unsupported, note_place
+from bytejit.common.options import Options, Settings
 from bytejit.common.where import Where, where_of
-from bytejit.errors import Unsupported, note_place
-from bytejit.options import Options, Settings
 
 from .ids import written
 

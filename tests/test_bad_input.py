@@ -15,8 +15,8 @@ import torch
 
 import bytejit
 from bytejit.common import caches
+from bytejit.common.options import Options
 from bytejit.guards.native_checker import CHECKER
-from bytejit.options import Options
 
 
 def said(code: str, **environ: str) -> str:

@@ -13,7 +13,7 @@ import torch
 
 import bytejit
 from bytejit import verify
-from bytejit.options import Options
+from bytejit.common.options import Options
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess:

@@ -18,7 +18,7 @@ from .api import (
     reset,
     run,
 )
-from .options import Options, config
+from .common.options import Options, config
 from .patching import patch_torch_compile
 
 __version__ = "0.1.0"

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from . import __version__, verify
 from .commands import COMMANDS
-from .options import Options, config
+from .common.options import Options, config
 from .patching import patch_torch_compile
 
 USAGE = """usage: python -m bytejit COMMAND ARGUMENTS...

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from .common import caches, debug, logs, registry, torch_controls, torch_settings
+from .common.errors import Unsupported, backend_name
+from .common.options import Settings, config
 from .common.text import unknown
 from .common.where import where_of
-from .errors import Unsupported, backend_name
-from .options import Settings, config
 from .runtime import module
 from .runtime.builtin_functions import in_python
 from .runtime.origins import mark, needs_arguments, original, plain, settings_of, settings_of_function

@@ -1,6 +1,6 @@
 """The errors of bytejit under their public names: `bytejit.exc.Unsupported` and the others."""
 
-from .errors import (
+from .common.errors import (
     BackendFailed,
     BadSetting,
     Bug,

@@ -17,7 +17,7 @@ from bytejit.common.text import indent, plural, table
 from bytejit.tools.inspection import NOTHING, BreakReason, Region, recording
 
 from .common import registry
-from .errors import backend_name
+from .common.errors import backend_name
 
 
 @dataclass(frozen=True)

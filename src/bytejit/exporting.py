@@ -26,7 +26,7 @@ from bytejit.guards.sources import Source, TensorSize, TensorStride
 from bytejit.tools.inspection import Region, recording
 from bytejit.tracer.torch.control_flow import Branches
 
-from .errors import Unsupported
+from .common.errors import Unsupported
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ import torch
 
 from . import api
 from .common import caches, registry, torch_controls, torch_frames
-from .errors import backend_name
+from .common.errors import backend_name
+from .common.options import config
 from .kernels import artifacts
 from .kernels.disk import disk_of
-from .options import config
 from .runtime import module
 from .runtime.origins import original
 

@@ -47,8 +47,8 @@ from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.trace import Trace, trace
 
 from .common import interrupts, logs, profiler_ranges, profiling, registry, torch_controls, torch_settings
-from .errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place
-from .options import Options, Settings
+from .common.errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place
+from .common.options import Options, Settings
 
 reset = functions.reset
 

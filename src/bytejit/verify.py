@@ -28,8 +28,8 @@ from bytejit.compat.table import PYTHONS, ROWS, TORCHES
 from bytejit.kernels.disk import Disk
 from bytejit.kernels.scratch import temporary
 
-from .errors import backend_name
-from .options import Options, config
+from .common.errors import backend_name
+from .common.options import Options, config
 
 WORKS, MISSING, BROKEN, NONE = "works", "missing", "broken", "none"
 _OPENMP = """

@@ -18,9 +18,9 @@ from bytejit.codegen.libraries.choices import Choices
 from bytejit.codegen.libraries.layout import choose_convs
 from bytejit.codegen.libraries.pass_list import JOINT_PASSES
 from bytejit.common.graph_info import info_of
+from bytejit.common.options import config
 from bytejit.kernels import conv_grad, library
 from bytejit.kernels.tune import Choice, Tuner
-from bytejit.options import config
 
 from .beside import beside, places
 

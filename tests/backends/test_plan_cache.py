@@ -12,8 +12,8 @@ import torch
 import bytejit
 from bytejit.backends import compiled as lowering
 from bytejit.backends import plan_cache
+from bytejit.common.options import config
 from bytejit.kernels.build_triton import triton_version
-from bytejit.options import config
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_another_process_finds_the_plan(tmp_path) -> None:
     program.write_text("""
 import torch, bytejit
 from bytejit.backends import compiled as lowering
-from bytejit.options import config
+from bytejit.common.options import config
 plain, seen = lowering.lower, []
 lowering.lower = lambda aten: seen.append(1) or plain(aten)
 def f(x, i):

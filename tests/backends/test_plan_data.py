@@ -20,8 +20,8 @@ from bytejit.backends.plan_data import Damaged, NotKept
 from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.extern import resolve
+from bytejit.common.options import config
 from bytejit.kernels.disk import disk_of
-from bytejit.options import config
 
 from ..ids import written
 

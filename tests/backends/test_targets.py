@@ -18,9 +18,9 @@ from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.text import text
 from bytejit.codegen.passes import Pass
+from bytejit.common.errors import Bug
 from bytejit.common.graph_info import report_of
 from bytejit.common.registry import BACKENDS, TARGETS
-from bytejit.errors import Bug
 
 
 class Null(Target):

@@ -14,10 +14,10 @@ from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.loops.check import check_loops, check_plan
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.common.options import config
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import fake_like, make
-from bytejit.options import config
 from bytejit.shapes.environment import Env
 from bytejit.shapes.symbols import Manner
 

@@ -24,12 +24,12 @@ from bytejit.codegen.libraries.stride_feedback import foreseen
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.common import registry
+from bytejit.common.errors import Bug
+from bytejit.common.options import config
 from bytejit.common.spec import Spec, channels_last_stride
-from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec
 from bytejit.guards.native_checker import CHECKER
 from bytejit.kernels.build import BuildFailed
-from bytejit.options import config
 
 r = torch.randn
 

@@ -14,9 +14,9 @@ from graphs import aten, stages
 from bytejit.backends.cpu import CompiledGraph, compile_plan
 from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.cpu.expressions import constant
+from bytejit.common.options import config
 from bytejit.kernels.build import PRELUDE, find_compiler
 from bytejit.kernels.disk import disk_of
-from bytejit.options import config
 
 cxx = pytest.mark.cxx
 r = torch.randn

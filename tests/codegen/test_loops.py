@@ -12,7 +12,7 @@ from graphs import aten, stages
 from bytejit.codegen.loops.check import check_loops
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.text import parse, text
-from bytejit.errors import Bug
+from bytejit.common.errors import Bug
 
 PROGRAMS = {
     "softmax": (lambda x: x.softmax(-1), (4, 6)),

@@ -14,7 +14,7 @@ from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Result, Sto
 from bytejit.codegen.loops.plan import Call, NestSchedule, Plan, Schedule
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW
-from bytejit.options import config
+from bytejit.common.options import config
 
 pytestmark = pytest.mark.cxx
 N = 203  # no multiple of any number of lanes

@@ -21,11 +21,11 @@ from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.codegen.loops.simplify import loads
+from bytejit.common.options import config
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import make
 from bytejit.kernels.build_triton import Binaries, KernelJob, parameters, split_module
-from bytejit.options import config
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
 from triton_run import DEVICE, run  # noqa: E402

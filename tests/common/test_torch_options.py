@@ -12,7 +12,7 @@ import torch
 
 import bytejit
 from bytejit.common import caches, torch_options
-from bytejit.options import Options
+from bytejit.common.options import Options
 from bytejit.runtime.origins import settings_of
 
 

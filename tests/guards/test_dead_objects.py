@@ -22,10 +22,10 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import bytejit
-from bytejit.errors import Unsupported
+from bytejit.common.errors import Unsupported
+from bytejit.common.options import Options
 from bytejit.guards.native_checker import CHECKER
 from bytejit.kernels.build_cpp import build
-from bytejit.options import Options
 
 CALLS = 200
 

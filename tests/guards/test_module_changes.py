@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import bytejit
+from bytejit.common.options import Options
 from bytejit.guards.native_checker import CHECKER
 from bytejit.kernels.build_cpp import build
-from bytejit.options import Options
 
 SCALE = 2.0
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bytejit.common.options import Options
 from bytejit.kernels import attention
-from bytejit.options import Options
 
 pytestmark = [pytest.mark.cxx, pytest.mark.usefixtures("threads")]
 INF, NAN = float("inf"), float("nan")

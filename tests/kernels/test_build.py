@@ -11,10 +11,10 @@ import torch
 
 import bytejit
 from bytejit.common import caches
+from bytejit.common.options import Options
 from bytejit.kernels import build_cpp, launch
 from bytejit.kernels.build import BuildFailed, Compiler, NoCompiler, find_compiler
 from bytejit.kernels.machine import cpu
-from bytejit.options import Options
 
 pytestmark = pytest.mark.cxx
 UNIT = """#include "glue.h"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from bytejit.common.options import Options
 from bytejit.kernels import conv_grad
-from bytejit.options import Options
 
 pytestmark = pytest.mark.cxx
 LAST = torch.channels_last

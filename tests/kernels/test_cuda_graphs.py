@@ -15,13 +15,13 @@ from bytejit.backends import recording
 from bytejit.codegen.aten.graph import Aten, OutputValue
 from bytejit.codegen.cuda.call import Fault
 from bytejit.common import caches
+from bytejit.common.errors import DeviceFault
 from bytejit.common.graph_info import INFO, GraphInfo, report_of
+from bytejit.common.options import Options
 from bytejit.common.spec import Spec
-from bytejit.errors import DeviceFault
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
 from bytejit.kernels.cuda_graphs import PUT_OFF, RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.kernels.replaceable import Replaceable
-from bytejit.options import Options
 
 
 class Device:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bytejit.common.options import config
 from bytejit.kernels.build_cpp import functions
 from bytejit.kernels.cuda_launch import UNIT, Loaded, Param, launch_table
-from bytejit.options import config
 
 pytestmark = pytest.mark.cxx
 

@@ -15,9 +15,9 @@ import pytest
 
 from bytejit import counters
 from bytejit.common import caches
+from bytejit.common.options import Options
 from bytejit.kernels import build_cpp, owned
 from bytejit.kernels.disk import Disk
-from bytejit.options import Options
 
 from .test_build import UNIT
 

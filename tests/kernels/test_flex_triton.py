@@ -12,9 +12,9 @@ from torch.nn.attention import flex_attention as flex
 
 import bytejit
 from bytejit.common import attention_marks
+from bytejit.common.options import config
 from bytejit.kernels import flex_triton
 from bytejit.kernels.build_triton import Binaries, Binary, triton_version
-from bytejit.options import config
 
 pytestmark = [
     pytest.mark.triton,

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.common.options import config
 from bytejit.guards.native_checker import exchange_fill
 from bytejit.kernels import cuda_launch as cl
 from bytejit.kernels.build_cpp import functions
 from bytejit.kernels.build_triton import Binaries, KernelJob, parameters, split_module, triton_version
 from bytejit.kernels.triton_worker import unpacked
 from bytejit.kernels.workers import WARM, Workers
-from bytejit.options import config
 
 needs_triton = pytest.mark.skipif(not triton_version(), reason="needs triton")
 TEXT = WARM + "\n\n# of another op\n@triton.jit\ndef other(a, b, N: tl.constexpr):\n    tl.store(b, tl.load(a))\n"

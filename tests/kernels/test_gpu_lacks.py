@@ -18,10 +18,10 @@ from bytejit.backends.devices import target_of
 from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.common import caches
 from bytejit.common.graph_info import report_of
+from bytejit.common.options import Options, config
 from bytejit.kernels import build_triton, cuda_launch
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.build_triton import ModuleBuilder, triton_version
-from bytejit.options import Options, config
 
 TEXT = """import triton
 import triton.language as tl

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from bytejit.common.options import config
 from bytejit.kernels.build import PRELUDE, find_compiler
 from bytejit.kernels.build_cpp import build
 from bytejit.kernels.disk import Disk
-from bytejit.options import config
 
 pytestmark = pytest.mark.cxx
 F32 = {

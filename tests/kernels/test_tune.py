@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bytejit.common.options import Options
 from bytejit.common.spec import Spec
 from bytejit.kernels import gemm, library
 from bytejit.kernels.build import NoCompiler
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Candidate, Tuner
-from bytejit.options import Options
 
 pytestmark = pytest.mark.timed
 

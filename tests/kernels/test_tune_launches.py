@@ -10,10 +10,10 @@ import torch
 
 import bytejit
 from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig
+from bytejit.common.options import Options
 from bytejit.kernels import cuda_launch
 from bytejit.kernels.build_triton import ModuleBuilder
 from bytejit.kernels.tune_launches import BUDGET, MARGIN, ROUNDS, LaunchTuner, candidates, choose
-from bytejit.options import Options
 
 CONFIGS = tuple(LaunchConfig((("X", n),), 4, 1, (4096 // n,)) for n in (1024, 512, 256))
 ARGS = (Arg("buffer", "b0", "*fp32"), Arg("buffer", "b1", "*i64"), Arg("scratch", "", "*fp32", 64), Arg("fault", "", "*i32"))

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.common.options import Options
 from bytejit.guards import native_checker
 from bytejit.kernels.build_cpp import build
-from bytejit.options import Options
 
 from . import targets
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.common.options import Options
 from bytejit.compat import class_versions
 from bytejit.guards.class_lookups import ClassLookups, Lookup, find
 from bytejit.guards.equality import same
@@ -42,7 +43,6 @@ from bytejit.guards.sources import (
     Type,
 )
 from bytejit.guards.tensor_checks import TensorCheck
-from bytejit.options import Options
 
 MISS = object()
 A, B = Local("a"), Local("b")
@@ -758,7 +758,7 @@ def test_stack_slots_and_the_text_in_tracebacks() -> None:
 
 def test_without_a_compiler_checks_are_made_from_python() -> None:
     from bytejit.common import registry
-    from bytejit.errors import BytejitError
+    from bytejit.common.errors import BytejitError
 
     def build(text):
         raise BytejitError("no compiler")

@@ -24,12 +24,12 @@ from bytejit.codegen.loops.text import text
 from bytejit.codegen.passes import Journal, Stage, run_passes
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.options import Options
 from bytejit.common.where import Where, with_source
 from bytejit.kernels import library
 from bytejit.kernels.build import BuildFailed
 from bytejit.kernels.number_row import RowSender, with_row
 from bytejit.kernels.replaceable import Replaceable
-from bytejit.options import Options
 
 from . import plan_cache
 from .target import CompiledGraph, Target

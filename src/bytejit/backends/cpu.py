@@ -20,13 +20,13 @@ from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.common.heap import keep_freed_memory
+from bytejit.common.options import Options
 from bytejit.kernels import attention, conv, conv_grad, gemm
 from bytejit.kernels.build_cpp import Built, build
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.machine import cpu
 from bytejit.kernels.own_library import OwnLibrary
 from bytejit.kernels.tune import Tuner
-from bytejit.options import Options
 
 from .target import CompiledGraph, Stats, Target
 

@@ -27,13 +27,13 @@ from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.codegen.ops.extern import FAST
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import report_of
+from bytejit.common.options import Options
 from bytejit.kernels import build_triton, cuda_launch, flex_triton, interpret, matmul_triton, other_streams
 from bytejit.kernels.build_cpp import ahead
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Tuner
 from bytejit.kernels.tune_gpu import GpuTuner
 from bytejit.kernels.workers import workers
-from bytejit.options import Options
 
 from .recording import FEW, Told, how_of, record_graph
 from .target import CompiledGraph, Stats, Target

@@ -6,7 +6,7 @@ import torch
 
 from bytejit.common import registry
 from bytejit.common.graph_info import info_of
-from bytejit.options import Options
+from bytejit.common.options import Options
 
 from .target import Target
 

@@ -18,11 +18,11 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.codegen.passes import Journal, run_passes
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.options import Options
 from bytejit.compat.probes import PROBES
 from bytejit.guards.native_checker import CHECKER, unit
 from bytejit.kernels import build_cpp, library
 from bytejit.kernels.build import NoCompiler, NoDriver
-from bytejit.options import Options
 
 from .compiled import Compiled
 from .devices import CPU, made, target_of

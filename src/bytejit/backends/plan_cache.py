@@ -20,10 +20,10 @@ from bytejit.backends import plan_data
 from bytejit.backends.plan_data import NotKept
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.loops.plan import Plan
+from bytejit.common.options import Options
 from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 from bytejit.kernels.disk import digest, disk_of
-from bytejit.options import Options
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 HERE = Path(__file__).parent.parent

@@ -9,9 +9,9 @@ import torch
 from bytejit.codegen.aten.graph import FRESH, Aten
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.options import Options
 from bytejit.common.spec import Spec
 from bytejit.kernels.cuda_graphs import TIMED, WARM, Policy, replayed
-from bytejit.options import Options
 
 FEW = 2  # with fewer launches a replay saves nothing. One call of a library may launch twenty kernels
 WAITING = {

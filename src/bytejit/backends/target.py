@@ -19,7 +19,7 @@ from bytejit.codegen.emit.check import LibraryResults
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.codegen.passes import Pass
-from bytejit.options import Options
+from bytejit.common.options import Options
 
 
 @dataclass(frozen=True)

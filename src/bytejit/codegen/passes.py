@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bytejit.errors import Bug
+from bytejit.common.errors import Bug
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytejit.options import Options
-
 from .caches import warn_once
+from .options import Options
 from .text import file_name
 from .where import Where
 

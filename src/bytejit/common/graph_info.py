@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from bytejit.options import Settings
-
+from .options import Settings
 from .where import Where
 
 INFO, REPORT = "bytejit_info", "bytejit_report"  # keys of `GraphModule.meta`

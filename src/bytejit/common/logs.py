@@ -8,10 +8,9 @@ import sys
 import time
 import traceback
 
-from bytejit.errors import backend_name
-from bytejit.options import LOG_FILE, LOG_JSON, LOG_KINDS, Options, config
-
 from . import caches, torch_options
+from .errors import backend_name
+from .options import LOG_FILE, LOG_JSON, LOG_KINDS, Options, config
 from .registry import count
 from .text import indent
 from .where import Where

@@ -10,7 +10,7 @@ import importlib.util
 import re
 from dataclasses import dataclass
 
-from bytejit.errors import MissingPackage
+from .errors import MissingPackage
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from bytejit.common import packages, special_cases, torch_controls
 from bytejit.common.identity import IdentityMap
 from bytejit.common.quiet_reads import function_of
-from bytejit.errors import BackendFailed, BadSetting, MissingPackage
 
 from .counters import count as count
 from .counters import counters as counters
+from .errors import BackendFailed, BadSetting, MissingPackage
 from .former_backends import FORMER, refusal
 from .text import unknown
 

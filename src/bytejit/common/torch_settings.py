@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 
 from bytejit.common import caches
-from bytejit.options import Options
+
+from .options import Options
 
 CONFIG = "torch._dynamo.config"
 CONFIG_OF_PASSES = "torch._functorch.config"  # of forward and backward graphs

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.errors import Bug
 from bytejit.common.overriding import answers_as_torch
 from bytejit.compat import numpy_types
-from bytejit.errors import Bug
 
 from .changing_sources import length_of
 from .equality import same

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from bytejit.common.errors import BadSetting, BytejitError
 from bytejit.common.registry import count
 from bytejit.compat import layouts
 from bytejit.compat.probes import PROBES
-from bytejit.errors import BadSetting, BytejitError
 
 DEVICES = {"cpu": 1, "cuda": 2}
 TYPES = (torch.Tensor, torch.nn.Parameter)

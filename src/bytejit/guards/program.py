@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from bytejit.common.errors import Bug
 from bytejit.common.overriding import overrides
 from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.compat import class_versions
-from bytejit.errors import Bug
 
 from .class_lookups import UNKNOWN, ClassCheck
 from .equality import same

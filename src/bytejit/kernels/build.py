@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bytejit.common import caches
+from bytejit.common.errors import BadSetting, BytejitError
 from bytejit.common.registry import count
-from bytejit.errors import BadSetting, BytejitError
 
 from .disk import Disk
 from .json_cache import json_cache

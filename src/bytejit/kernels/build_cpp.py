@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bytejit.common import caches
+from bytejit.common.errors import BytejitError
 from bytejit.common.interrupts import poll
-from bytejit.errors import BytejitError
-from bytejit.options import Options
+from bytejit.common.options import Options
 
 from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
 from .disk import digest, disk_of, load_bytes

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from bytejit.common import caches
+from bytejit.common.options import Options
 from bytejit.common.registry import count
-from bytejit.options import Options
 
 from . import cuda_launch
 from .build import PRELUDE, BuildFailed

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from bytejit.common import caches, special_cases
-from bytejit.errors import BytejitError
-from bytejit.options import config
+from bytejit.common.errors import BytejitError
+from bytejit.common.options import config
 
 from .cuda_launch import driver, memsets_to_kernels
 from .replaceable import Replaceable

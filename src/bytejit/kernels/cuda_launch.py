@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bytejit.common import caches
-from bytejit.options import Options
+from bytejit.common.options import Options
 
 from .build import NoDriver
 from .build_cpp import functions

@@ -14,9 +14,9 @@ import torch
 
 from bytejit.common import attention_marks  # noqa: F401  (defines the operator)
 from bytejit.common.dtypes import DTYPES, SHORT
+from bytejit.common.errors import Bug
+from bytejit.common.options import config as options
 from bytejit.common.own_operators import OPERATORS
-from bytejit.errors import Bug
-from bytejit.options import config as options
 
 from . import cuda_launch, interpret
 from .build import PRELUDE

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from bytejit.common.dtypes import DTYPES, SHORT
+from bytejit.common.options import config as options
 from bytejit.common.own_operators import OPERATORS
 from bytejit.common.spec import Spec
-from bytejit.options import config as options
 
 from . import cuda_launch
 from .build import PRELUDE

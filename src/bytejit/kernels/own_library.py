@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bytejit.common.options import Options
 from bytejit.common.own_operators import OPERATORS
-from bytejit.options import Options
 
 from .build_cpp import functions
 

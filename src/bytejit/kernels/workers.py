@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from bytejit.common.errors import BytejitError
 from bytejit.common.interrupts import poll
-from bytejit.errors import BytejitError
 
 from .machine import cpu
 from .owned import Refused

@@ -11,7 +11,7 @@ from bytecode import CompilerFlags, ConcreteBytecode, ConcreteInstr
 from bytecode.concrete import ExceptionTableEntry
 from bytecode.instr import InstrLocation
 
-from bytejit.errors import CannotRewrite
+from bytejit.common.errors import CannotRewrite
 
 from . import opcodes
 from .decoder import Try

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import NamedTuple
 
-from bytejit.errors import CannotRewrite
+from bytejit.common.errors import CannotRewrite
 
 from .decoder import Instruction, Try, decode, try_ranges
 from .liveness import liveness, local_effects

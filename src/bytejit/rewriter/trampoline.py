@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import CodeType
 
-from bytejit.errors import CannotRewrite
+from bytejit.common.errors import CannotRewrite
 
 from .emitter import UNBOUND
 from .flow import Flow, analyse

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bytejit.common import registry, special_cases
+from bytejit.common.errors import CannotRewrite
 from bytejit.common.overriding import is_layer, runs_operations
-from bytejit.errors import CannotRewrite
 from bytejit.rewriter.trampoline import follows_lines
 
 from .function import ORIGINALS, CompiledFunction, cannot_rewrite, handle_of, original_code, with_sites

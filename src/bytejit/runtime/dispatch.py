@@ -20,7 +20,7 @@ from typing import Any
 
 from bytejit.common import interrupts, registry
 from bytejit.common.ambient import capture, putting_back, undone_if_cut
-from bytejit.errors import BadSetting, Unsupported
+from bytejit.common.errors import BadSetting, Unsupported
 from bytejit.rewriter.trampoline import Point, Rewritten, successor_sites
 
 from .circumstances import debugged, replaced

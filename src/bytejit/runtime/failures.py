@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import interrupts, logs, registry
+from bytejit.common.errors import BadSetting, DeviceFault, Unsupported, note_place
 from bytejit.common.graph_info import Report
-from bytejit.errors import BadSetting, DeviceFault, Unsupported, note_place
-from bytejit.options import Options
+from bytejit.common.options import Options
 
 from .entry import Args, Entry, Exit, NotCompiled, own_exit
 from .function import CompiledFunction

@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable
 
 from bytejit.common import logs, registry, torch_frames, torch_settings
+from bytejit.common.errors import CannotRewrite
 from bytejit.common.identity import IdentityMap
+from bytejit.common.options import Settings
 from bytejit.common.where import Where, where_of
-from bytejit.errors import CannotRewrite
-from bytejit.options import Settings
 from bytejit.rewriter.trampoline import rewrite
 
 from .back_off import BackOff

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from bytejit.common import registry, special_cases, torch_controls
-from bytejit.options import Settings
+from bytejit.common.options import Settings
 
 STEPS = ("training_step", "validation_step", "test_step", "predict_step")  # what Lightning's Trainer calls
 _TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from bytejit.common import torch_frames
+from bytejit.common.options import Settings
 from bytejit.common.quiet_reads import function_of
-from bytejit.options import Settings
 
 from . import module
 

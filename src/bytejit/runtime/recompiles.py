@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from bytejit.common import logs, profiling, registry, torch_settings
+from bytejit.common.errors import RecompileError
+from bytejit.common.options import Options
 from bytejit.common.where import Where
-from bytejit.errors import RecompileError
-from bytejit.options import Options
 
 from .dispatch import SiteState
 from .entry import Args, Entry

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import torch_controls, torch_settings
+from bytejit.common.errors import RecompileError
 from bytejit.common.overriding import answers_as_torch
 from bytejit.common.where import Where
-from bytejit.errors import RecompileError
 from bytejit.runtime.dispatch import SiteState
 from bytejit.runtime.live_values import holds_work
 

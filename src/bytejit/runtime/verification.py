@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from bytejit.common.errors import IncorrectResult
 from bytejit.common.spec import span_of
 from bytejit.common.where import Where
-from bytejit.errors import IncorrectResult
 from bytejit.runtime.rollback import random_states
 
 # relative and absolute: what is computed in another order differs by rounding

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from bytejit.common.dtypes import NARROW_DTYPES
+from bytejit.common.errors import IncorrectResult
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.where import Where, with_source
-from bytejit.errors import IncorrectResult
 from bytejit.runtime.verification import TOLERANCE
 
 from .compare import Difference, difference, in_float64, run

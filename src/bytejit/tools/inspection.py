@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bytejit.common import debug, logs, profiler_ranges
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.graph_script import graph_file, read_only
+from bytejit.common.options import Options
 from bytejit.common.where import Where
-from bytejit.options import Options
 from bytejit.runtime.region_names import Named
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from bytejit.autograd.joint import make_joint
 from bytejit.backends.surround import fakes_of
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import normalise
+from bytejit.common.errors import NothingFails
 from bytejit.common.files import writable
 from bytejit.common.graph_info import info_of
 from bytejit.common.graph_script import NoText, value_text
 from bytejit.common.text import plural
 from bytejit.common.where import Where
-from bytejit.errors import NothingFails
 from bytejit.runtime.verification import OTHERS, TOLERANCE, copied
 
 from .compare import difference, in_float64, run

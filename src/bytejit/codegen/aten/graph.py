@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec
-from bytejit.errors import Bug
 
 OLD_GRAD = "old grad"  # in the meta of a placeholder: what its tensor has as `.grad` dies at the end of the call, and is not read
 FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call, made by the code around the graph

@@ -11,8 +11,8 @@ from torch import fx
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.calls import stays
+from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec, contiguous_stride
-from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec, infer
 from bytejit.fake.tensor import spec_of as fake_spec
 

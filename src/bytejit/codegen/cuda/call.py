@@ -41,7 +41,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import View
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.common.dtypes import torch_dtype
-from bytejit.errors import DeviceFault
+from bytejit.common.errors import DeviceFault
 
 from .blocks import ALIGN, BLOCK, blocks_of, place_in, scratch_base
 from .source import Arg, Launch, TritonSource

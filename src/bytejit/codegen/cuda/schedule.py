@@ -69,7 +69,7 @@ from bytejit.codegen.loops.planning import plan_kernels
 from bytejit.codegen.loops.simplify import elements, known, points
 from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import itemsize
-from bytejit.errors import Bug
+from bytejit.common.errors import Bug
 
 PERSISTENT = 32768  # elements, of all values that live from nest to nest: a tile of so many fits the registers of a program
 SMALL = 2048  # the same when the kernel of a larger tile could not be built: longer rows are looped

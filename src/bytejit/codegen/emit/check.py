@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from bytejit.common import registry
+from bytejit.common.errors import Bug
 from bytejit.common.spec import same_places
 from bytejit.compat.layouts import CODES
-from bytejit.errors import Bug
 from bytejit.guards.native_checker import ANY, CHECKER, DEVICES, exchange_fill
 
 KEPT = 1024  # combinations of sizes that are remembered

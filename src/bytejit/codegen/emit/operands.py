@@ -15,7 +15,7 @@ from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
 from bytejit.common.dtypes import DTYPES, torch_dtype
-from bytejit.errors import Bug
+from bytejit.common.errors import Bug
 
 from .check import LibraryResults
 from .common import symbol_atoms, symbols_in

@@ -13,8 +13,8 @@ from torch import fx
 from bytejit.codegen.aten.graph import Aten, check, text
 from bytejit.codegen.aten.rewrite import Constants
 from bytejit.codegen.passes import Pass, Stage
+from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec
-from bytejit.errors import Bug
 
 Found = TypeVar("Found")  # what a pass matched
 Way = TypeVar("Way")  # what it decided on

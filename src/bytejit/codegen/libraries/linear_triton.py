@@ -30,8 +30,8 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.codegen.ops.rows import products as ops_products  # noqa: F401  (defines the operator)
 from bytejit.codegen.ops.table import table
+from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec, contiguous_stride
-from bytejit.errors import Bug
 
 from .choices import choose_each, fastest
 from .products import Product, match_product

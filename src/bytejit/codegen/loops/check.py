@@ -13,7 +13,7 @@ from bytejit.codegen.loops.expr import Expr, walk
 from bytejit.codegen.loops.plan import Call, Plan, Schedule
 from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import DTYPES, NARROW, itemsize
-from bytejit.errors import Bug
+from bytejit.common.errors import Bug
 
 from . import index as ix
 from .ir import Buffer, Kernel, LoopNest, Loops, View

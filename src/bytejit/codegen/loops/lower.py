@@ -19,9 +19,9 @@ from bytejit.codegen.ops.calls import of_other_dtype, stays
 from bytejit.codegen.ops.table import Op, table
 from bytejit.codegen.ops.writes import written
 from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype
+from bytejit.common.errors import Bug
 from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec
-from bytejit.errors import Bug
 
 from . import index as ix
 from .index import Index

@@ -14,8 +14,8 @@ from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.ops.calls import stays
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, acc_dtype, torch_dtype
+from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec, contiguous_stride
-from bytejit.errors import Bug
 
 from . import index as ix
 from .index import Index, Sym, Val, var

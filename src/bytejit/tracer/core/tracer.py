@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from bytejit.common.errors import Bug
 from bytejit.common.interrupts import SIGNALS
 from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE
 from bytejit.common.where import Where
-from bytejit.errors import Bug
 from bytejit.fake.tensor import FakeMode
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Source

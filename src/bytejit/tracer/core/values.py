@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from bytejit.errors import Bug
+from bytejit.common.errors import Bug
 from bytejit.guards.sources import InstanceDict, PastDict, Source
 
 from .set_tables import Table

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 
-from bytejit.errors import CannotRewrite
+from bytejit.common.errors import CannotRewrite
 from bytejit.guards.iterator_sources import ENDED, NOT_STARTED, NotSeen, StandOf, Suspended
 from bytejit.guards.sources import Attr, Item, Source
 from bytejit.rewriter.flow import OBJ, Flow, analyse

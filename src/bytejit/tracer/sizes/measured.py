@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from bytejit.common.dtypes import FLOAT_DTYPES, INT_DTYPES
+from bytejit.common.errors import Unsupported
 from bytejit.common.graph_calls import opaque, why_opaque
-from bytejit.errors import Unsupported
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import Fake, make, was_written
 from bytejit.runtime.rollback import random_states

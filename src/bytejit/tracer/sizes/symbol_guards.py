@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bytejit.common import logs
-from bytejit.errors import ConstraintViolation
+from bytejit.common.errors import ConstraintViolation
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Source, TensorSize
 from bytejit.tracer.core.component import Component

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.errors import Bug
 from bytejit.common.overriding import PLAIN, answers_as_torch, overrides
-from bytejit.errors import Bug
 from bytejit.fake.tensor import Fake, fake_like
 from bytejit.guards.sources import Source
 from bytejit.tracer.core.component import Component

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bytejit.common import caches, torch_options
-from bytejit.common.text import near, unknown
+from . import caches, torch_options
+from .text import near, unknown
 
 PREFIX = "BYTEJIT_"
 TESTS = tuple(PREFIX + part for part in ("TEST_", "FUZZ_", "CHAIN_"))  # of bytejit's own tests

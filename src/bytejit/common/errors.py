@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bytejit.common.where import Where
+from .where import Where
 
 
 class BytejitError(Exception):
