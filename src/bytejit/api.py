@@ -44,7 +44,7 @@ def _pipeline() -> types.ModuleType:
 
 @functools.cache
 def _refused() -> str:
-    """Why nothing can be compiled under this torch and Python; "" where it can."""
+    """Returns why nothing can be compiled under this torch and Python; "" where it can."""
     from .compat.probes import PROBES, refused
     from .kernels.json_cache import json_cache
 

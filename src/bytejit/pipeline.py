@@ -150,7 +150,7 @@ def _traced_entry(
 
 
 def _dynamic_at(function: CompiledFunction, state: SiteState) -> Dynamic:
-    """Which sizes the next trace from a site makes symbolic."""
+    """Returns which sizes the next trace from a site makes symbolic."""
     guarded = frozenset(g.source for e in state.entries for g in e.guards if g.kind == "TENSOR")
     changed = dict(function.recompiles.changed.get(state.point.id, {}))
     return Dynamic(function.dynamic() is True, changed, guarded=guarded)
@@ -178,7 +178,9 @@ def _entry_of(
 def _held_nothing(
     function: CompiledFunction, state: SiteState, args: Args, found: Trace, where: Where, seconds: float
 ) -> Entry | NotCompiled | None:
-    """What becomes of a site whose region holds no operation, and does not end in a call of Python code that may hold work."""
+    """Decides about a site whose region has no operation, and does not end in a call of Python code that may have some.
+
+    Returns an entry that lets such calls pass, or why none is made."""
     function.back_off.arm_unvisited(found.exit_point, found.visited)
     if found.sizes_leave and inspection.recorded():
         found.resolve()
@@ -255,9 +257,9 @@ def _backend(function: CompiledFunction) -> Callable:
 def run_backend(
     function: CompiledFunction, backend: Callable, found: Trace, graph: torch.fx.GraphModule, where: Where, options: Options
 ) -> tuple[Callable, tuple[int, ...]]:
-    """What a backend makes of a trace's graph, and the inputs that this may have written when it raises.
+    """Calls the backend with a trace's graph. Returns the callable, and the inputs that it may have written when it raises.
 
-    Raises: UserError with what a backend of the program's raised.
+    Raises: UserError with the exception of a backend of the program's own.
     """
     name, own = backend_name(function.settings.backend), is_own(backend)
     weights = frozenset(i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer)))

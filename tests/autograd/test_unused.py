@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.autograd.unused import CALLS
+from bytejit.autograd.unused import CALLS_WATCHED
 from bytejit.common import caches
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -34,7 +34,7 @@ def said(use: Callable[[Callable, int], object], backend: str = "aot_eager") -> 
     model = bytejit.compile(Net(), backend=backend)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        for i in range(2 * CALLS):
+        for i in range(2 * CALLS_WATCHED):
             kept = use(model, i)  # the last result lives, as in most programs
         del kept
     return [str(w.message) for w in found if w.filename == __file__]
@@ -45,7 +45,7 @@ def said(use: Callable[[Callable, int], object], backend: str = "aot_eager") -> 
 def test_it_is_said_once_with_what_it_costs(backend: str) -> None:
     (text,) = said(lambda model, i: model(X), backend)
     assert text.startswith("bytejit: Net.forward (tests/autograd/test_unused.py:"), text
-    assert f"ran {CALLS} times with gradients enabled, and no result went backward: each call keeps " in text, text
+    assert f"ran {CALLS_WATCHED} times with gradients enabled, and no result went backward: each call keeps " in text, text
     assert " 0 values" not in text and "MiB" in text and "no_grad" in text
     assert not said(lambda model, i: model(X))  # of another model: the process has been told
 
@@ -55,7 +55,7 @@ def held() -> Callable:
 
     def use(model: Callable, i: int) -> None:
         results.append(model(X))
-        if i == CALLS + 3:
+        if i == CALLS_WATCHED + 3:
             sum(r.sum() for r in results).backward()
 
     return use

@@ -34,7 +34,7 @@ def test_no_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_never_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler.Compiled, "build", out_of_memory)
     x, compiled = torch.randn(10), bytejit.compile(doubled, fullgraph=True)
-    for _ in range(2 * back_off.STARVED):
+    for _ in range(2 * back_off.POSTPONED_LIMIT):
         assert torch.equal(compiled(x), x.sin() * 2)
     given_up = dict(bytejit.counters["fallbacks"])
     assert list(given_up) == ["no memory on the GPU to compile doubled"]

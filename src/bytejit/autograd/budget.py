@@ -47,12 +47,12 @@ def repeatable(n: fx.Node) -> bool:
 
 
 def size(spec: object) -> float:
-    """Of a tensor or several. Units: bytes."""
+    """Returns the size of a tensor or of several. Units: bytes."""
     return bytes_of(spec) if isinstance(spec, Spec) else sum(map(size, spec)) if isinstance(spec, tuple) else 0.0
 
 
 def shape_of(x: object) -> tuple[int, ...]:
-    """Of a node that is a tensor, symbols as they were when the graph was made."""
+    """Returns the shape of a node that is a tensor, with symbols as they were when the graph was made."""
     return tuple(map(ix.hint, x.meta["spec"].shape)) if isinstance(x, fx.Node) else ()
 
 
@@ -87,7 +87,7 @@ class LeastBytes(Cut):
         return n in self.forward and repeatable(n)
 
     def width(self, n: fx.Node) -> float:
-        """What it costs to keep a value. Units: bytes."""
+        """Returns what it costs to keep a value. Units: bytes."""
         return 0.0 if n in self.weights else math.inf if is_view_node(n) else bytes_of(n.meta["spec"])
 
 
@@ -160,7 +160,7 @@ class _Greedy:
         return saved / max(sum(work(m, made) for m in made), 1.0) if saved > 0 else 0.0
 
     def opened(self, value: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
-        """What else is made again, and what else is kept, when a value is dropped."""
+        """Returns what else is computed again, and what else is kept, when a value is dropped."""
         made: set[fx.Node] = set()
         more: set[fx.Node] = set()
         stack = [value]

@@ -26,7 +26,7 @@ from bytejit.shapes import symbols
 SET_GRAD = torch._C._set_grad_enabled
 AUTOCAST = (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled)
 PASSES = (gradients, leaf_gradients)
-MANY = 8  # so many groups of writes are cut out of a graph, which makes as many parts and one more
+MOST_GROUPS = 8  # so many groups of writes are cut out of a graph, which makes as many parts and one more
 
 
 class Dependent(CannotNormalise):
@@ -80,7 +80,8 @@ def cut_around(gm: fx.GraphModule, found: ByTorch) -> list[CutPart]:
         of[n] = beside
         beside.append(n)
     plain = [g for g in groups if g[0] in by_torch]
-    if len(plain) > (MANY if not found.new else 1):  # between two writes it is not known whether a new one needs a gradient
+    most = MOST_GROUPS if not found.new else 1  # between two writes it is not known whether a new one needs a gradient
+    if len(plain) > most:
         raise CannotNormalise(str(found))
     return parts_between(gm, groups, plain, str(found), found)
 

@@ -72,7 +72,7 @@ class Freed:
         return frozenset(self.places[i] for i in held if i in self.places)
 
     def open(self, freed: int) -> list[int]:
-        """For each result the inputs, as bits, to which it may still go backward."""
+        """Returns for each result the inputs, as bits, to which it may still go backward."""
         found = list(self.reach)
         for n, h in enumerate(self.holders):
             if freed >> n & 1:
@@ -187,8 +187,8 @@ class Held:
 
     @staticmethod
     def of_node(ctx: FunctionCtx, left: frozenset[int], inputs: int) -> Held:
-        """What a node saved at the places `left`, of which the first `inputs` are inputs. Torch lets go of it after the backward
-        pass."""
+        """Returns what a node saved at the places `left`, of which the first `inputs` are inputs. Torch frees it after the
+        backward pass."""
         raw = ctx._raw_saved_tensors
         values: dict[int, torch.Tensor] = {}
         versions, written = {}, {}
@@ -207,7 +207,7 @@ class Held:
         return Held(values, versions, written, len(raw))
 
     def reduced(self, left: frozenset[int]) -> Held:
-        """Those at the places `left`."""
+        """Returns the values at the places `left`."""
         return Held({i: self.values[i] for i in left}, self.versions, self.written, self.places)
 
     def error(self, i: int) -> RuntimeError | None:
@@ -218,7 +218,8 @@ class Held:
         return None if t._version == self.versions[i] else changed_since(t, self.versions[i])
 
     def checked(self, read: frozenset[int]) -> Sequence[torch.Tensor]:
-        """All places, with memory of no size where nothing is read. Raises: RuntimeError where what is read was written."""
+        """Returns the values of all places, an empty tensor where nothing is read. Raises: RuntimeError where a value that is
+        read was written."""
         for error in map(self.error, read):
             if error is not None:
                 raise error

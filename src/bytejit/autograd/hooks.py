@@ -12,7 +12,7 @@ from bytejit.common import spared_hooks
 
 from .freed import comes_to
 
-MOST = 1000  # nodes behind an input that are looked through for leaves
+MOST_NODES = 1000  # nodes behind an input that are looked through for leaves
 
 
 def hooked(followed: Sequence[torch.Tensor], behind: Iterable[int], several: bool) -> dict[int, dict[int, Callable]]:
@@ -48,5 +48,5 @@ def _leaves(roots: Iterable[Node]) -> Iterable[torch.Tensor]:
             found = {n for n, _ in node.next_functions if n is not None} - seen
             seen |= found
             todo += found
-        if len(seen) > MOST:
+        if len(seen) > MOST_NODES:
             return

@@ -98,7 +98,7 @@ class GradRun(FakeRun):
         return made
 
     def run(self) -> object:
-        """What the graph returns. An input that the graph itself makes a leaf with gradients is one of the leaves."""
+        """Runs the graph, and returns its outputs. An input that it makes a leaf with gradients becomes one of the leaves."""
         returned, known = super().run(), {i for i, _ in self.leaves}
         new = [(i, root.fake) for i in self.histories if i not in known and (root := self.rec.inputs[i]) is not None]
         self.leaves = sorted([*self.leaves, *((i, x) for i, x in new if x.requires_grad and x.is_leaf)], key=lambda at: at[0])

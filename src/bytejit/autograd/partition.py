@@ -57,7 +57,7 @@ class Parts:
     kept: Kept = Kept()  # what eager would save
 
     def summary(self) -> str:
-        """What is saved and what is computed again, in a line."""
+        """Returns in one line what is saved and what is computed again."""
         flat = list(self.forward.graph.nodes)[-1].args[0]
         outs = self.forward.outputs[self.results : self.results + self.saved]
         kept = sum(bytes_of(n.meta["spec"]) for n in dict.fromkeys(flat[i] for o in outs for i in positions(o)))
@@ -68,8 +68,10 @@ class Parts:
 
 
 def partition(joint: Joint, weights: frozenset[int] = frozenset(), budget: float = 1.0) -> Parts:
-    """The two graphs. What the forward pass computed and the backward pass reads is saved, or computed again where that is
-    cheap (`min_cut`) or the budget asks for it (`budget`); views, and what is made of numbers alone, are made again. weights:
+    """Splits a joint graph into two.
+
+    A value that the forward pass computed and the backward pass reads is saved, or computed again where that is cheap
+    (`min_cut`) or the budget asks for it (`budget`). Views, and what is made of numbers alone, are computed again. weights:
     inputs that stay alive anyway.
 
     The program may write an input between the two passes. Where eager saves that input, it raises an error, or, after a write
@@ -84,7 +86,7 @@ class _Partition:
     def __init__(self, joint: Joint, weights: frozenset[int], budget: float) -> None:
         self.joint, self.weights, self.budget, self.budget_summary = joint, weights, budget, ""
         self.recomputed: set[fx.Node] = set()
-        self.lent: set[fx.Node] = set()  # the inputs that eager saves as well; of others the backward graph gets copies
+        self.saved_by_eager: set[fx.Node] = set()  # the inputs that eager saves as well; of others the backward graph gets copies
         *self.nodes, last = joint.aten.graph.nodes
         self.flat: tuple = last.args[0]
         self.inputs = self.nodes[: joint.inputs]
@@ -94,27 +96,28 @@ class _Partition:
         self.results = joint.aten.outputs[: joint.results]
         self.gradients = joint.aten.outputs[joint.results :]
         self.written = {self.inputs[m.input] for m in joint.aten.mutations if m.input < joint.inputs}
-        self.given_away = self.not_kept_by_eager()  # what the program may write, and eager does not mind: saved as a copy
+        self.not_saved_by_eager = self.find_not_saved_by_eager()  # values that the program may write: saved as copies
 
     def parts(self) -> Parts:
-        """Both graphs."""
-        ahead = self.forward_calls()
+        """Makes both graphs."""
+        forward_nodes = self.forward_calls()
         followed = [self.flat[p] for o in self.results[: len(self.tangents)] for p in positions(o)]
         read_and_written = self.written & ancestors(followed)
-        shown = [self.flat[p] for o in self.gradients for p in positions(o)]
-        taken = [
+        gradient_values = [self.flat[p] for o in self.gradients for p in positions(o)]
+        returned_inputs = [
             self.inputs[o.index] for o in map(base_of, self.gradients) if isinstance(o, Input) and o.index < len(self.inputs)
         ]
-        self.lent = {*self.backward_calls(shown)[1], *taken}.intersection(self.inputs) - self.written
-        self.recomputed = self.choose_recomputed(shown)
-        back, read = self.backward_calls(shown)
-        read = dict.fromkeys([*read, *taken])
-        saved_inputs = [n for n in self.inputs if n in read and n in self.lent and isinstance(n.meta.get("spec"), Spec)]
-        saved = self.values_to_save(read, self.held(saved_inputs))
-        numbers = self.numbers([*back, *shown], [*saved_inputs, *saved])
+        read_backward = {*self.backward_calls(gradient_values)[1], *returned_inputs}
+        self.saved_by_eager = read_backward.intersection(self.inputs) - self.written
+        self.recomputed = self.choose_recomputed(gradient_values)
+        backward_nodes, used = self.backward_calls(gradient_values)
+        used = dict.fromkeys([*used, *returned_inputs])
+        saved_inputs = [n for n in self.inputs if n in used and n in self.saved_by_eager and isinstance(n.meta.get("spec"), Spec)]
+        saved = self.values_to_save(used, self.available(saved_inputs))
+        numbers = self.numbers([*backward_nodes, *gradient_values], [*saved_inputs, *saved])
         sizes, layouts = self.layouts()
-        forward = self.forward_graph(ahead, saved, (*numbers.values(), *sizes))
-        backward, grads = self.backward_graph(back, saved_inputs, saved, numbers)
+        forward = self.forward_graph(forward_nodes, saved, (*numbers.values(), *sizes))
+        backward, grads = self.backward_graph(backward_nodes, saved_inputs, saved, numbers)
         return Parts(
             forward,
             backward,
@@ -131,7 +134,7 @@ class _Partition:
             grads,
             self.joint.recipes,
             self.joint.single,
-            self.names(back & self.recomputed),
+            self.names(backward_nodes & self.recomputed),
             self.budget_summary,
             self.joint.kept,
         )
@@ -143,7 +146,7 @@ class _Partition:
         )
 
     # ---- which node goes where ---------------------------------------------------------------------------------------
-    def not_kept_by_eager(self) -> set[fx.Node]:
+    def find_not_saved_by_eager(self) -> set[fx.Node]:
         """The values in the memory of outputs that eager does not save."""
         kept = {i for h in self.joint.kept.holders for i in h.outputs}
         found: dict[bool, set[fx.Node]] = {False: set(), True: set()}
@@ -154,9 +157,9 @@ class _Partition:
                     found[i in kept].update(root_of(self.flat[p]) for p in positions(self.results[at]))
         return found[False] - found[True]
 
-    def is_given_away(self, n: fx.Node) -> bool:
+    def is_not_saved_by_eager(self, n: fx.Node) -> bool:
         """Whether a value is in the memory of an output that eager does not save."""
-        return bool(self.given_away) and root_of(n) in self.given_away
+        return bool(self.not_saved_by_eager) and root_of(n) in self.not_saved_by_eager
 
     def forward_calls(self) -> set[fx.Node]:
         """The calls of the forward graph: all that its results and writes are computed from, and calls with effects or checks."""
@@ -164,58 +167,58 @@ class _Partition:
         acting = [n for n in self.nodes if n in self.joint.forward and n.op == "call_function" and stays(n)]
         return ancestors([*(self.flat[p] for p in wanted), *acting])
 
-    def choose_recomputed(self, shown: Sequence[fx.Node]) -> set[fx.Node]:
-        """Calls of the forward pass that the backward pass makes again rather than have their values saved."""
+    def choose_recomputed(self, gradient_values: Sequence[fx.Node]) -> set[fx.Node]:
+        """Calls of the forward pass that the backward pass makes again, so that their values are not saved."""
         from .min_cut import Cut  # with the first graph: what it needs loads slowly
 
-        calls, read = self.backward_calls(shown)
-        results = frozenset(self.flat[p] for o in self.results for p in positions(o)) - self.given_away
-        weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] in self.lent)
-        cheap = Cut(self.joint.forward, frozenset(calls), weights, frozenset(self.lent), results).recomputed(read)
-        return cheap if self.budget == 1 else self.choose_within_budget(cheap, shown)
+        calls, read = self.backward_calls(gradient_values)
+        results = frozenset(self.flat[p] for o in self.results for p in positions(o)) - self.not_saved_by_eager
+        weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] in self.saved_by_eager)
+        cheap = Cut(self.joint.forward, frozenset(calls), weights, frozenset(self.saved_by_eager), results).recomputed(read)
+        return cheap if self.budget == 1 else self.choose_within_budget(cheap, gradient_values)
 
-    def choose_within_budget(self, cheap: set[fx.Node], shown: Sequence[fx.Node]) -> set[fx.Node]:
+    def choose_within_budget(self, cheap: set[fx.Node], gradient_values: Sequence[fx.Node]) -> set[fx.Node]:
         """The calls that are made again so that what is saved fits the budget."""
         from .budget import LeastBytes, choose
 
-        held = frozenset(self.held(self.inputs))
-        calls, read = self.backward_calls(shown)
-        everything = LeastBytes(self.joint.forward, frozenset(calls), held, held, frozenset()).recomputed(read)
+        available = frozenset(self.available(self.inputs))
+        calls, read = self.backward_calls(gradient_values)
+        everything = LeastBytes(self.joint.forward, frozenset(calls), available, available, frozenset()).recomputed(read)
 
         def walk(again: set[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
             self.recomputed = again
-            calls, read = self.backward_calls(shown)
-            return calls, self.values_to_save(read, held)
+            calls, read = self.backward_calls(gradient_values)
+            return calls, self.values_to_save(read, available)
 
-        found = choose(self.budget, cheap, everything, held, walk)
+        found = choose(self.budget, cheap, everything, available, walk)
         ends = f"{found.most / 2**20:.2f} MiB at 1, {found.least / 2**20:.2f} MiB at 0"
         self.budget_summary = f"budget {self.budget:g} ({ends})"
         return found.again
 
-    def held(self, inputs: Iterable[fx.Node]) -> set[fx.Node]:
-        """What the backward graph has without a value saved for it: inputs that eager saves too, constants, tangents."""
-        return {*(n for n in inputs if n in self.lent), *self.constants, *self.tangents}
+    def available(self, inputs: Iterable[fx.Node]) -> set[fx.Node]:
+        """Returns what the backward graph has without a value saved for it: inputs that eager saves too, constants, tangents."""
+        return {*(n for n in inputs if n in self.saved_by_eager), *self.constants, *self.tangents}
 
-    def values_to_save(self, read: Iterable[fx.Node], held: Set[fx.Node]) -> list[fx.Node]:
+    def values_to_save(self, read: Iterable[fx.Node], available: Set[fx.Node]) -> list[fx.Node]:
         """The values that the backward graph reads and that the forward graph must return for it."""
         read = set(read)
-        return [n for n in self.nodes if n in read and n not in held and isinstance(n.meta.get("spec"), Spec)]
+        return [n for n in self.nodes if n in read and n not in available and isinstance(n.meta.get("spec"), Spec)]
 
-    def backward_calls(self, shown: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
+    def backward_calls(self, gradient_values: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
         """The calls of the backward graph, and the nodes of the forward graph and placeholders that they read."""
-        late = set(self.tangents)
+        behind_tangents = set(self.tangents)
         for n in self.nodes:
-            if n.op == "call_function" and not late.isdisjoint(n.all_input_nodes):
-                late.add(n)
+            if n.op == "call_function" and not behind_tangents.isdisjoint(n.all_input_nodes):
+                behind_tangents.add(n)
         acting = [n for n in self.nodes if n.op == "call_function" and n not in self.joint.forward and acts(n)]
         calls: set[fx.Node] = set()
         read: dict[fx.Node, None] = {}
-        stack = [*shown, *acting]
+        stack = [*gradient_values, *acting]
         while stack:
             n = stack.pop()
             if n in calls or n in read:
                 continue
-            if n.op == "placeholder" or n not in late and n in self.joint.forward and not self.is_recomputed(n):
+            if n.op == "placeholder" or n not in behind_tangents and n in self.joint.forward and not self.is_recomputed(n):
                 read[n] = None
             else:
                 calls.add(n)
@@ -259,9 +262,9 @@ class _Partition:
             found += [Const(n) if isinstance(n, int) else OutputNumber(n) for n in numbers]
         return found, tuple(places)
 
-    def forward_graph(self, ahead: set[fx.Node], saved: Sequence[fx.Node], numbers: Sequence[Out]) -> Aten:
-        """Results, saved values, numbers."""
-        wanted = ahead | ancestors(saved)
+    def forward_graph(self, forward_nodes: set[fx.Node], saved: Sequence[fx.Node], numbers: Sequence[Out]) -> Aten:
+        """Makes the forward graph: it returns results, saved values, numbers."""
+        wanted = forward_nodes | ancestors(saved)
         graph, env = fx.Graph(), {}
         for n in (*self.inputs, *self.constants):
             env[n] = placed(graph, n)
@@ -274,7 +277,7 @@ class _Partition:
         outs = [renumbered(o, moved.__getitem__, self.index_in_forward) for o in self.results]
         for n in saved:
             # what may be written: as it was
-            value = copied(graph, env[n]) if n.op == "placeholder" or self.is_given_away(n) else env[n]
+            value = copied(graph, env[n]) if n.op == "placeholder" or self.is_not_saved_by_eager(n) else env[n]
             if value not in flat:
                 flat.append(value)
             outs.append(OutputValue(flat.index(value)))
@@ -289,9 +292,13 @@ class _Partition:
         return index if index < len(self.inputs) else index - len(self.tangents)
 
     def backward_graph(
-        self, back: set[fx.Node], saved_inputs: Sequence[fx.Node], saved: Sequence[fx.Node], numbers: dict[str, OutputNumber]
+        self,
+        backward_nodes: set[fx.Node],
+        saved_inputs: Sequence[fx.Node],
+        saved: Sequence[fx.Node],
+        numbers: dict[str, OutputNumber],
     ) -> tuple[Aten, tuple[tuple[int, int | None], ...]]:
-        """The backward graph and where in its outputs each gradient is."""
+        """Makes the backward graph. Returns it, and where in its outputs each gradient is."""
         graph, env = fx.Graph(), {}
         for i, n in enumerate((*saved_inputs, *saved, *self.tangents)):
             env[n] = placed(graph, n, f"p{i}_{n.name}")
@@ -305,27 +312,27 @@ class _Partition:
         for n in self.inputs:
             if n not in env and not isinstance(n.meta.get("spec"), Spec) and n.users:
                 env[n] = None
-        for n in self.in_order(back):
+        for n in self.in_order(backward_nodes):
             env[n] = graph.node_copy(n, env.__getitem__)
         places = positions_used(self.gradients, ())
         moved = {p: i for i, p in enumerate(places)}
-        flat = [env[self.flat[p]] if self.flat[p] in back else copied(graph, env[self.flat[p]]) for p in places]
+        flat = [env[self.flat[p]] if self.flat[p] in backward_nodes else copied(graph, env[self.flat[p]]) for p in places]
         graph.output(tuple(flat))
         outs = tuple(renumbered(o, moved.__getitem__, lambda i: given[self.nodes[i]]) for o in self.gradients)
         grads = tuple((i, None if at is None else at - len(self.results)) for i, at in self.joint.grads)
         return check(Aten(graph, outs, (), self.joint.aten.constants)), grads
 
-    def in_order(self, back: set[fx.Node]) -> list[fx.Node]:
+    def in_order(self, backward_nodes: set[fx.Node]) -> list[fx.Node]:
         """The calls of the backward graph in order. Under a memory budget a call that is made again comes just before its first
         use."""
-        calls = [n for n in self.nodes if n in back]
+        calls = [n for n in self.nodes if n in backward_nodes]
         if self.budget == 1:
             return calls
         order: dict[fx.Node, None] = {}
         for n in [*(n for n in calls if n not in self.joint.forward), *calls]:
             stack = [n]
             while stack:
-                missing = [i for i in stack[-1].all_input_nodes if i in back and i not in order]
+                missing = [i for i in stack[-1].all_input_nodes if i in backward_nodes and i not in order]
                 if missing:
                     stack += missing
                 else:

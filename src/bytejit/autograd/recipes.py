@@ -80,11 +80,11 @@ class Results:
         self.recipes = [self.counted(r) for r in raw]
 
     def outs(self) -> tuple[Out, ...]:
-        """All results."""
+        """Returns all results."""
         return (*self.grown, *self.plain)
 
     def recipe(self, x: object) -> Recipe:
-        """How to make one output of the program."""
+        """Returns how to make one output of the program."""
         if type(x) is not Fake:
             return self.other(out_of(self.rec, self.found, x))
         if id(x) not in self.known:

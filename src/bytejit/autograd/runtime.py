@@ -37,9 +37,9 @@ from .undefined import without
 from .unused import Watched
 from .versions import Versions, is_changed
 
-NONE: frozenset[int] = frozenset()
-FEW = 3  # answers of `not_asked_for`, where they only save work
-SPARED = 8  # kinds of passes for some inputs that one graph is compiled for, where that only saves work
+NO_INPUTS: frozenset[int] = frozenset()
+MOST_SUBSETS = 3  # answers of `not_asked_for`, where they only save work
+MOST_SPARED_PASSES = 8  # kinds of passes for some inputs that one graph is compiled for, where that only saves work
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class TrainingProgram:
         return found
 
     def saved_values(self, ctx: CompiledRegion, missing: frozenset[int], unwanted: frozenset[int]) -> Sequence[torch.Tensor]:
-        """What the forward pass saved. Raises: RuntimeError where the program has written what this backward pass reads."""
+        """Returns what the forward pass saved. Raises: RuntimeError where the program has written what the pass reads."""
         if not self.places:
             return ()
         if ctx.held is not None:
@@ -163,7 +163,7 @@ class TrainingProgram:
         """The gradients of `self.inputs`, None where there are none."""
         self.unused = None
         one = self.first == 1 and tangents[0] is not None
-        missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
+        missing = NO_INPUTS if one else frozenset([i for i, t in enumerate(tangents) if t is None])
         frees = not torch._C._autograd._get_current_graph_task_keep_graph()
         by_input = (frees or ctx.freed) and (self.freed.by_input or self.behind and self.is_behind_parted(ctx))
         unwanted = not_asked_for(ctx, self.inputs) if by_input else self.not_needed(ctx, missing)
@@ -181,17 +181,17 @@ class TrainingProgram:
         return made
 
     def not_needed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
-        """What the pass is not for, where it only saves work. A graph for such passes is compiled for the first pass of all, or
-        once there were two of them."""
+        """Returns the inputs whose gradients this pass need not compute, where leaving them out only saves work. A graph for such
+        passes is compiled for the first pass of all, or once there were two of them."""
         if not self.samples or is_for_all(ctx, self.samples) or torch.is_grad_enabled():
-            return NONE
-        unwanted = not_asked_for(ctx, self.inputs, FEW)
+            return NO_INPUTS
+        unwanted = not_asked_for(ctx, self.inputs, MOST_SUBSETS)
         key = missing, unwanted
         if key in self.made or not self.made or key in self.spared:
             return unwanted
-        if len(self.spared) < SPARED:
+        if len(self.spared) < MOST_SPARED_PASSES:
             self.spared.add(key)
-        return NONE
+        return NO_INPUTS
 
     def is_behind_parted(self, ctx: CompiledRegion) -> bool:
         """Whether torch may run this node for nothing: another region is before it, of which a pass needs a part."""
@@ -252,7 +252,7 @@ class TrainingProgram:
         return read_inputs(without(self.parts, missing, unwanted)[0]).intersection(range(self.places))
 
     def only_through_torch(self, missing: frozenset[int], tangents: Sequence[torch.Tensor | None]) -> str:
-        """Why a backward pass cannot use the compiled graph; "" where it can. missing: outputs that were not used."""
+        """Returns why a backward pass cannot use the compiled graph; "" where it can. missing: outputs that were not used."""
         if any(t is not None and is_batched(t) for t in tangents):
             return "it is for many gradients at once"
         if torch._C._is_any_autocast_enabled() and autocast_state() != self.casts:  # which casts what gradients are made of
@@ -301,7 +301,7 @@ class TrainingProgram:
             inputs[i] = inputs[i].detach().clone()
         # where this backward pass ends
         leaves = [Unwritten.apply(ctx.now[i], inputs[i]) if i in ctx.now else inputs[i].view_as(inputs[i]) for i in self.inputs]
-        unwanted = not_asked_for(ctx, self.inputs, FEW)
+        unwanted = not_asked_for(ctx, self.inputs, MOST_SUBSETS)
         wanted = [leaf for i, leaf in zip(self.inputs, leaves) if i not in unwanted]
         inputs.update(zip(self.inputs, leaves))
         before = random_states() if parts.random else ()
@@ -370,7 +370,8 @@ hooks_of = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def seen_by_hooks() -> str:
-    """Why saved tensors must be eager's: the program's own hooks see them. torch's own (checkpoints, `save_on_cpu`) take any."""
+    """Returns why saved tensors must be eager's: the program's own hooks see them. torch's own (checkpoints, `save_on_cpu`) take
+    any tensors: then ""."""
     pack, _ = hooks_of(False)
     return "" if special_cases.TORCH.made(pack) else "hooks of the program's see what it saves"
 

@@ -15,7 +15,7 @@ from bytejit.common import logs
 from bytejit.common.text import plural
 from bytejit.common.where import Where
 
-CALLS = 8  # that are watched
+CALLS_WATCHED = 8  # that are watched
 
 
 class Watched:
@@ -29,7 +29,7 @@ class Watched:
         if any(seen() is not None for seen in self.nodes[:-1]):  # the program keeps them: the result of the last call may live
             return False
         self.nodes.append(weakref.ref(node))
-        if len(self.nodes) < CALLS:
+        if len(self.nodes) < CALLS_WATCHED:
             return True
         tensors = [t for t in saved if isinstance(t, torch.Tensor)]
         if tensors:
@@ -37,10 +37,10 @@ class Watched:
         return False
 
     def say(self, values: int, size: int) -> None:
-        """One warning a process."""
+        """Warns once a process."""
         name = f"{self.where.function} ({self.where.short})" if self.where is not None else "a graph"
         logs.warn_once(
             "gradients of nobody",
-            f"{name} ran {CALLS} times with gradients enabled, and no result went backward: each call keeps "
+            f"{name} ran {CALLS_WATCHED} times with gradients enabled, and no result went backward: each call keeps "
             f"{plural(values, 'value')}, {size / 2**20:.2f} MiB, for that; under torch.no_grad() it keeps none",
         )

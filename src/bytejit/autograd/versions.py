@@ -104,8 +104,8 @@ def _error(row: tuple | None) -> RuntimeError | None:
 
 
 def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: Sequence, leaves: Sequence) -> Kept:
-    """What the autograd nodes behind `primals` hold. flat: the program's outputs; leaves: (input, its fake) of what needs a
-    gradient."""
+    """Returns what the autograd nodes behind `primals` hold. flat: the program's outputs; leaves: (input, its fake) of what
+    needs a gradient."""
     by_store: dict[int, tuple[list[int], list[int]]] = {}
     for i, root in enumerate(inputs):
         if root is not None:
@@ -164,8 +164,8 @@ def _nodes(primals: Sequence[Fake], order: Sequence[torch.autograd.graph.Node]) 
 
 
 def _applied(primals: Sequence[Fake], nodes: Mapping[torch.autograd.graph.Node, int]) -> frozenset[int]:
-    """For each output of an autograd function of the program's the results that its gradient comes from, as bits. nodes: as
-    `_nodes` has them."""
+    """Returns for each output of an autograd function of the program's the results that its gradient comes from, as bits. nodes:
+    as `_nodes` returns them."""
     found: Counter = Counter()
     for k, p in enumerate(primals):
         found[p.grad_fn, p.output_nr] |= 1 << k
@@ -212,7 +212,7 @@ def _hooked(node: torch.autograd.graph.Node, name: str) -> bool:
 
 
 def _text_of(saved: Fake) -> str:
-    """How eager names what a node has saved and was written since, behind its type. "" where sizes are symbols."""
+    """Returns how eager describes, behind its type, a saved tensor that was written since. "" where sizes are symbols."""
     if not all(type(n) is int for n in saved.shape):
         return ""
     made = saved.grad_fn
@@ -224,7 +224,7 @@ def _text_of(saved: Fake) -> str:
 
 
 def _saved(node: torch.autograd.graph.Node, name: str) -> Iterator[Fake]:
-    """What a node holds under a name; nothing where it was written already: eager says so by itself."""
+    """Yields the tensors that a node holds under a name; none where one was written already: eager says so by itself."""
     try:
         held = getattr(node, name)
     except (RuntimeError, AttributeError):

@@ -45,7 +45,7 @@ INTERPRETED = Machine("cuda", 132, 16, 50 << 20)  # what the interpreter pretend
 
 @functools.cache
 def lacks(device: int) -> str:
-    """Why kernels cannot be built for this GPU, in one line; "" when they can."""
+    """Returns in one line why kernels cannot be built for this GPU; "" when they can."""
     reason = lacks_triton()
     if reason:
         return reason
@@ -156,7 +156,7 @@ class CudaTarget(Target):
     room = PERSISTENT
 
     def unavailable(self) -> str:
-        """Why this GPU gets no kernels; "" when it does, and then the compile workers start."""
+        """Returns why this GPU gets no kernels; "" when it does, and then the compile workers start."""
         reason = lacks(self.device.index)
         if not reason:
             begin(self.device.index, self.options)
@@ -166,7 +166,7 @@ class CudaTarget(Target):
         return cuda_machine(self.device.index)
 
     def numbers_in_memory(self) -> bool:
-        """One recording then serves all values of the numbers."""
+        """Whether graphs are recorded: one recording then serves all values of the numbers."""
         return bool(how_of(self.options))
 
     def prepare(self, aten: Aten) -> Aten:

@@ -67,12 +67,12 @@ def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list,
 
 
 def training() -> ModuleType:
-    """What compiles training graphs: imported with the first of them, as it is of no use to other programs."""
+    """Returns the module that compiles training graphs. It is imported with the first of them."""
     return import_module("bytejit.backends.training")
 
 
 def in_kernels(gm: torch.fx.GraphModule, compile: Callable[[], Callable]) -> Callable:
-    """What `compile` returns, or the graph through torch where kernels cannot be built."""
+    """Returns what `compile` returns; where kernels cannot be built, the graph through torch."""
     try:
         return compile()
     except Undecided as e:

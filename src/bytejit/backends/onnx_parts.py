@@ -41,11 +41,11 @@ class Engine(ABC):
 
     @abstractmethod
     def unavailable(self, devices: set[torch.device]) -> str:
-        """Why graphs on these devices cannot run; "" when they can."""
+        """Returns why graphs on these devices cannot run; "" when they can."""
 
     @abstractmethod
     def refuses(self, node: fx.Node) -> str:
-        """Why torch runs a call that ONNX can express; "" where the engine computes the same as torch."""
+        """Returns why torch runs a call that ONNX can express; "" where the engine computes the same as torch."""
 
     @abstractmethod
     def load(self, model: Model, device: torch.device) -> Run:
@@ -122,7 +122,7 @@ class Graph:
 
     # ---- what stays with torch ---------------------------------------------------------------------------------------
     def refuses(self, node: fx.Node) -> str:
-        """Why torch runs a call; "" when the engine can."""
+        """Returns why torch runs a call; "" when the engine can."""
         reason = self.refused.get(node) or table.refuses(node) or self.engine.refuses(node)
         spec = node.meta.get("spec")
         if not reason and isinstance(spec, Spec) and not is_dense(spec) and not table.is_view(node.target):

@@ -266,7 +266,7 @@ def pack(plan: Plan, source: CppSource | TritonSource) -> bytes:
 
 
 def read(data: bytes) -> tuple[Plan, CppSource | TritonSource]:
-    """What was packed. Raises: Damaged."""
+    """Returns the plan and source that were packed. Raises: Damaged."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -125,7 +125,7 @@ class ScriptText:
         return f"{name}: int"
 
     def symbol(self, name: str, text: str = "") -> str:
-        """What stands for a size symbol."""
+        """Returns the text of a size symbol."""
         if text:
             return self.sizes.words(text)
         if name not in self.symbols:

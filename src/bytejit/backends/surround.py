@@ -21,7 +21,7 @@ def fakes_of(gm: torch.fx.GraphModule) -> list:
 
 
 def not_normalised(gm: torch.fx.GraphModule) -> str:
-    """Why a graph cannot be made functional here; "" when it can."""
+    """Returns why a graph cannot be made functional here; "" when it can."""
     info = info_of(gm)
     if info.needs_grad and info.inference is not None:
         return "its outputs need gradients, and it sets inference mode"

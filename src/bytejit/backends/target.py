@@ -84,7 +84,7 @@ class Target:
         self.device, self.options = device, options
 
     def unavailable(self) -> str:
-        """Why there are no kernels for the device; "" when there are."""
+        """Returns why there are no kernels for the device; "" when there are."""
         return ""
 
     def machine(self) -> Machine:
@@ -100,7 +100,7 @@ class Target:
         return aten
 
     def tuner(self) -> Any:
-        """What chooses among library calls (`kernels.tune.Tuner`)."""
+        """Returns the `kernels.tune.Tuner` that chooses among library calls."""
         from bytejit.kernels.tune import Tuner
 
         return Tuner(None, enabled=False)
@@ -109,11 +109,11 @@ class Target:
         """Build what the choice of libraries may take."""
 
     def plan_key(self) -> tuple | None:
-        """What a plan depends on besides the graph and bytejit's own code; None: plans are not kept on disk."""
+        """Returns what a plan depends on besides the graph and bytejit's own code; None: plans are not kept on disk."""
         return None
 
     def schedule(self, loops: Loops) -> Plan:
-        """How each kernel runs, and where buffers lie."""
+        """Decides how each kernel runs, and where buffers lie."""
         raise NotImplementedError
 
     def emit(self, plan: Plan) -> Any:

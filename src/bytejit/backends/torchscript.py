@@ -146,7 +146,7 @@ class _Frozen(torch.nn.Module):
         self.eval()
 
     def forward(self, *args: torch.Tensor) -> Sequence[torch.Tensor]:
-        """What the graph returns."""
+        """Runs the graph, and returns what it returns."""
         return self.body.forward(*args)
 
 

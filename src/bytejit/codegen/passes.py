@@ -24,7 +24,7 @@ class Pass:
 
 @dataclass
 class Journal:
-    """What is told of a graph's passes. prints: keep the program's text after each; checks: look at it after each.
+    """The record of a graph's passes. prints: keep the program's text after each; checks: check the program after each.
     stages: (stage, text, suffix) in the order in which they were made; seconds: "stage.pass" -> time taken."""
 
     prints: bool = False
@@ -40,7 +40,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a program looks like at some stage. name: of the stage; check: raises `Bug` for an illegal one; show: its text."""
+    """A form of the program. name: of the stage; check: raises `Bug` for an illegal program; show: returns its text."""
 
     name: str
     check: Callable[[Any], Any]
@@ -48,7 +48,8 @@ class Stage:
 
 
 def run_passes(form: Stage, passes: Sequence[Pass], program: Any, journal: Journal | None = None, *context: Any) -> Any:
-    """The program after all passes. context: further arguments of each. Raises: what a pass raises, and Bug."""
+    """Runs the passes in order, and returns the program. context: further arguments of each. Raises: what a pass raises, and
+    Bug."""
     journal = journal or Journal()
     for n, step in enumerate(passes):
         began = time.perf_counter()

@@ -43,8 +43,8 @@ def find(cls: type, name: str, after: type | None = None) -> tuple[Any, type | N
 
 
 def marks(found: Any) -> tuple:
-    """What identifies a class attribute: the facts that decide how it is bound. What a plain value is, is guarded where it is
-    read."""
+    """Returns what identifies a class attribute: the facts that decide how it is bound. The value of a plain attribute is guarded
+    where it is read."""
     if found is MISSING:
         return ()
     kind = type(found)

@@ -105,7 +105,7 @@ def _held(source: Source) -> bool:
 
 
 def count_uses(guards: list[Guard], inputs: list[Source]) -> dict[Source, int]:
-    """How often each source is read, by guards, inputs, and other sources that are read."""
+    """Counts how often each source is read by guards, inputs, and other sources that are read."""
     uses: dict[Source, int] = {}
 
     def read(source: Source, times: int) -> None:

@@ -142,7 +142,7 @@ def _line(guard: Guard) -> str:
 
 
 def _one_object(guard: Guard, frame: dict[str, Any]) -> str:
-    """Which two of an Distinct are one object."""
+    """Returns, as text, which two sources of a `Distinct` are one object."""
     seen: dict[int, Source] = {}
     for i, source in enumerate(guard.value.sources):
         at = SourcePrinter()

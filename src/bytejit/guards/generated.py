@@ -140,7 +140,8 @@ def compile_entry(
 
 
 def _guard_lines(at: EntryPrinter, env: dict[str, Any]) -> list[str]:
-    """All checks. A source that cannot be fetched is a guard that failed; what a signal's handler raises passes."""
+    """Returns the lines that check all guards. A source that cannot be fetched is a guard that failed. Exceptions of a signal's
+    handler reach the program."""
     if not at.lines:
         return []
     env["from_handler"] = from_handler

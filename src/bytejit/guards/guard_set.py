@@ -116,7 +116,7 @@ class GuardSet:
         return len(self._guards)
 
     def text(self) -> str:
-        """One line a guard."""
+        """Prints one line for each guard."""
         return "\n".join(map(repr, self))
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ def _kept(kind: str, value: Any) -> Any:
 
 
 def _slot(guard: Guard) -> Any:
-    """What tells two guards of one kind on one source apart (a key, a name); the same for all where one kind says it all."""
+    """Returns what distinguishes guards of one kind on one source (a key, a name); False where there can be only one."""
     if guard.kind in (DICT_ABSENT, ATTR_ABSENT, EXPR, ALIAS, DISTINCT, VALUE):
         return (type(guard.value), guard.value)
     return guard.kind == SET_ITEMS and isinstance(guard.value, frozenset)

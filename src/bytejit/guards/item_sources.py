@@ -26,8 +26,8 @@ class DictItem(Source):
 
 
 def present(d: dict, key: Any) -> Any:
-    """What a dict holds under a key. Raises: KeyError. A class's own `__getitem__` and `__missing__` are not called: to look at
-    a defaultdict must not put a key there."""
+    """Returns the value of a key of a dict. Raises: KeyError. A class's own `__getitem__` and `__missing__` are not called:
+    reading a defaultdict must not add a key."""
     found = dict.get(d, key, _ABSENT)
     if found is _ABSENT:
         raise KeyError(key)

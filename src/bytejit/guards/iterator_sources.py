@@ -168,7 +168,7 @@ MISSING = object()
 
 
 def cached(fn: Any, args: tuple, named: dict[str, Any]) -> Any:
-    """What functools.lru_cache has for these arguments, without counting it as a hit; MISSING. Raises: NotSeen."""
+    """Returns what functools.lru_cache has for these arguments, without counting a hit; MISSING without one. Raises: NotSeen."""
     held = gc.get_referents(fn)  # class, (key, result, class) of each where bounded, cache, function, mark, ..., __dict__
     if len(held) < 6 or type(held[-6]) is not dict or held[-5] is not fn.__wrapped__:
         raise NotSeen("a cache of functools.lru_cache laid out in another way")
@@ -187,7 +187,7 @@ def cached(fn: Any, args: tuple, named: dict[str, Any]) -> Any:
 
 
 def ask_cache(fn: Any, *args: Any, **named: Any) -> Any:
-    """What the function's cache has. Raises: NotSeen, also where it has nothing."""
+    """Returns the value in the function's cache. Raises: NotSeen, also where it has none."""
     found = cached(fn, args, named)
     if found is MISSING:
         raise NotSeen("not in the cache any more")
@@ -207,7 +207,8 @@ class CachedCall(CallOf):
 
 
 def ask_first(made: list, fn: Any, *args: Any, **named: Any) -> Any:
-    """What the function's cache has, or else what a first call will give: `made` holds it until then. Raises: NotSeen."""
+    """Returns the value in the function's cache; before the first call, the value that it will return, which `made` holds.
+    Raises: NotSeen."""
     return made[0] if made and cached(fn, args, named) is MISSING else ask_cache(fn, *args, **named)
 
 

@@ -21,7 +21,7 @@ def _present(*names: str) -> tuple[Callable[[], Any], ...]:
 
 
 def _precision(of: str, before: str) -> tuple[Callable[[], Any], ...]:
-    """How f32 is multiplied; torches before 2.9 know it by another getter, which later ones may refuse."""
+    """Returns the getters of the precision of f32 products. Before torch 2.9 it is another, which later ones may refuse."""
     getter = getattr(_C, "_get_fp32_precision_getter", None)
     return _present(before) if getter is None else (functools.partial(getter, "cuda", of),)
 

@@ -28,7 +28,7 @@ from .item_sources import DictItem, TupleItem
 from .kinds import ALIAS, BOOL, CLASS, DICT_ABSENT, DICT_KEYS, DISTINCT, EQUALS, FUNCTION, ID_IS, LEN_IS, PRESENT, TENSOR, TYPE_IS
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, row, table
-from .references import PLAIN, Ref
+from .references import PLAIN_TYPES, Ref
 from .sources import (
     Attr,
     Builtin,
@@ -173,7 +173,7 @@ class GuardProgram:
                 return self._item(base, source.var)
             case ModuleParam() | ModuleBuffer() | SubModule() | DictItem():
                 return self._item(base, source.key)
-            case Item() if type(source.index) in PLAIN:
+            case Item() if type(source.index) in PLAIN_TYPES:
                 return self._item(base, source.index)
             case TupleItem() if source.kind is tuple and type(source.index) is int and source.index >= 0:
                 return self._make("TUPLE_ITEM", base, source.index)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+PLAIN_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 # of torch: equal ones are interchangeable
 VALUES = frozenset({torch.device, torch.dtype, torch.layout, torch.memory_format, torch.Size})
 # what an instance of a subclass is as one of the plain type, past methods of its own: no `__int__` of the program runs
@@ -92,7 +92,7 @@ MODULE, QUALNAME, NAME = (type.__dict__[n].__get__ for n in ("__module__", "__qu
 
 
 def module_of(cls: type) -> Any:
-    """What a class keeps as its `__module__` (any object), or None."""
+    """Returns the `__module__` that a class has (any object), or None."""
     try:
         return MODULE(cls)
     except AttributeError:
@@ -111,7 +111,7 @@ def written_out(value: Any) -> bool:
 def plain(value: Any) -> bool:
     """Whether a value is an immutable one that is compared by value, or a tuple or frozenset of such, or of classes."""
     cls = type(value)
-    if cls in PLAIN or cls in VALUES or issubclass(cls, enum.Enum):
+    if cls in PLAIN_TYPES or cls in VALUES or issubclass(cls, enum.Enum):
         return True
     return cls in (tuple, frozenset) and all(issubclass(type(v), type) or plain(v) for v in value)
 
@@ -174,7 +174,7 @@ class SourcePrinter:
         return self.bind(ref.get())
 
     def watch(self, ref: Ref) -> None:
-        """What is printed is of no use once the object is dead."""
+        """Takes note that the printed text is of no use once the object is dead."""
 
 
 class NotingPrinter(SourcePrinter):

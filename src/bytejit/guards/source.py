@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from .references import PLAIN, SourcePrinter
+from .references import PLAIN_TYPES, SourcePrinter
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Source:
 
 def _typed(value: Any) -> Any:
     """A key that tells 1, True and 1.0 apart, as DictItem(d, 1) and Item(l, True) print differently."""
-    return (type(value), value) if type(value) in PLAIN else value
+    return (type(value), value) if type(value) in PLAIN_TYPES else value
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)

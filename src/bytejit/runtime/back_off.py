@@ -11,7 +11,7 @@ from .entry import Args, Entry, NotCompiled
 from .live_values import holds_work
 from .negative_cache import NegativeCache
 
-STARVED = 3  # postponed compiles (no memory on the GPU, parameters not made yet) before a site is given up
+POSTPONED_LIMIT = 3  # postponed compiles (no memory on the GPU, parameters not made yet) before a site is given up
 
 
 class BackOff:
@@ -36,7 +36,7 @@ class BackOff:
 
     def starved(self, point: int) -> bool:
         """Whether a site's compiles were postponed the maximum number of times."""
-        return self.put_offs.get(point, 0) >= STARVED
+        return self.put_offs.get(point, 0) >= POSTPONED_LIMIT
 
     def leave(self, point: int) -> None:
         """Stop compiling at a site."""
@@ -54,8 +54,8 @@ class BackOff:
             self.negative[point].forget(args)
 
     def held_nothing(self, state: SiteState, args: Args, further: bool, seconds: float) -> Entry | NotCompiled | None:
-        """What becomes of a site whose region is empty: one that may hold work for other values stays armed and lets known
-        kinds of values pass. further: whether the sites behind it may hold work.
+        """Decides about a site whose region is empty. Where other values may bring work, the site stays armed and lets known
+        kinds of values pass. further: whether the sites behind it may have work.
 
         Other values come to a function's start, and past it where tensors or modules are at hand; within loops a site
         that passes costs too much.

@@ -24,7 +24,7 @@ MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keep
 
 
 def not_inlined(fn: Any) -> str:
-    """Why a Python function is never traced into; "" when it may be."""
+    """Returns why a Python function is never traced into; "" when it may be."""
     reason = registry.kept_out(fn)
     if not reason and follows_lines(original_code(fn.__code__)):
         return f"{fn.__qualname__} has its lines followed (sys.settrace)"

@@ -46,7 +46,7 @@ if hasattr(os, "register_at_fork"):
 COMPILER_FRAMES = 3000
 # Frames that must be left of the user's limit where a compile begins: all that runs before the limit is raised and after it
 # is put back. Closer to the limit the original code runs.
-ROOM = 40
+LEAST_FRAMES_LEFT = 40
 
 
 def room_for(frames: int) -> None:
@@ -180,7 +180,7 @@ class SiteState:
         """Called when no entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
         try:
-            room_for(ROOM)
+            room_for(LEAST_FRAMES_LEFT)
         except RecursionError:  # the program runs close to its limit
             return args[: self.flat], self.point.id
         if self.entries is not self._asked:  # a signal came between the entries and the cell: see `add`
@@ -234,10 +234,10 @@ class SiteState:
         return self.compile(self, args)
 
     def _others(self, *args: Any) -> Exit:
-        """All entries but the first, then `miss`. The one that fits twice in a row becomes the first.
+        """Tries all entries but the first, then calls `miss`. An entry that fits twice in a row becomes the first.
 
-        Where an entry has changed the ambient state that happens in the next call: nothing is called here, where an interrupt
-        would leave that state without the exit that it goes with.
+        Where the entry has changed the ambient state, it becomes the first in the next call: an interrupt here would leave the
+        changed state without the exit that belongs to it.
         """
         for entry in self.entries[1:] if self._next is None else self._reordered():
             left = undone_if_cut(entry.leaves, entry.run, args) if entry.leaves else entry.run(*args)
@@ -251,7 +251,7 @@ class SiteState:
         return self.miss(*args)
 
     def _reordered(self) -> tuple[Entry, ...]:
-        """All entries, that which has fit twice in a row first."""
+        """Moves the entry that fit twice in a row to the front. Returns all entries."""
         entry, self._next = self._next, None
         with self._lock:
             if entry in self.entries and not entry.negative:

@@ -31,7 +31,7 @@ class Draw:
 
 
 def state_of(generator: Any) -> tuple[Callable[[Any], Any], Any]:
-    """What sets a generator's state, and its state now."""
+    """Returns the function that sets a generator's state, and its state now."""
     if isinstance(generator, random.Random):
         return generator.setstate, generator.getstate()
     return generator.set_state, generator.get_state()

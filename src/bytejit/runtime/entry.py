@@ -82,7 +82,7 @@ class Entry:
         self.modules = tuple(weakref.ref(m) for m in modules)
 
     def explain_failure(self, args: Args) -> str:
-        """Which guard fails on these arguments, with the value seen."""
+        """Returns which guard fails on these arguments, with the value seen."""
         return "other values"
 
     def changed_numbers(self, args: Args) -> dict[Hashable, int]:

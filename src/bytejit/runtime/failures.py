@@ -71,12 +71,13 @@ def exit_of_failed_graph(
     runs_once: bool,
     report: Report | None = None,
 ) -> Callable[[BaseException, Args], Exit]:
-    """What an entry returns when its graph raises: the original code runs on from the site, and raises itself.
+    """Returns the function that makes an entry's exit when its graph raises: the original code runs on from the site, and raises
+    by itself.
 
-    What a backend of the program's raises, and its own Python code in a graph, reaches the program; the latter by the
-    original code where the region has other effects or may catch it (`runs_once` is False). That a GPU has no memory reaches the
-    program where inputs may have been written by then. restore: calls that put back the state that the graph set. report: the
-    graph's; None where the region may catch errors.
+    An exception of the program's own backend, or of its own Python code in a graph, reaches the program. Of Python code the
+    original code raises it, where the region has other effects or may catch it (`runs_once` is False). An error of a GPU without
+    memory reaches the program where inputs may have been written by then. restore: calls that put back the state that the graph
+    set. report: the graph's; None where the region may catch errors.
     """
     doing = logs.ran_place(function.settings.backend)
 

@@ -99,7 +99,7 @@ def _set_class(self: torch.nn.Module, cls: type) -> None:
 
 @functools.cache
 def _metaclass(meta: type) -> type:
-    """Of the classes made here: `type(m).count = 1` is set on the original's class."""
+    """Returns the metaclass of the classes made here: it sets `type(m).count = 1` on the original's class."""
 
     base: Any = meta
 

@@ -18,7 +18,7 @@ from .entry import MISS, Args, Entry
 
 MOST_KINDS = 64  # combinations of types; with more the site is left alone
 MOST_CALLS = 4096  # the longest wait until a site is traced again, in calls; after that it is never traced again
-SLOW = 0.05  # seconds: a trace that found nothing and took longer is not repeated for the same kinds
+SLOW_TRACE_SECONDS = 0.05  # seconds: a trace that found nothing and took longer is not repeated for the same kinds
 CONTAINERS: frozenset[type] = frozenset({list, tuple, dict, types.CellType})
 
 
@@ -93,7 +93,9 @@ class NegativeCache(Entry):
         kinds = tuple(map(kind, args))
         if len(self.waits) >= MOST_KINDS or not have_hashes(kinds):
             return False
-        wait = self.waits[kinds] = min(2 * self.waits.get(kinds, 1), 2 * MOST_CALLS) if seconds < SLOW else 2 * MOST_CALLS
+        wait = self.waits[kinds] = (
+            min(2 * self.waits.get(kinds, 1), 2 * MOST_CALLS) if seconds < SLOW_TRACE_SECONDS else 2 * MOST_CALLS
+        )
         types_ = tuple(map(type, args[: self.flat]))
         row = self.seen.setdefault(types_, Seen(self.cells > 0 or not CONTAINERS.isdisjoint(types_)))
         row.left = wait if wait <= MOST_CALLS else -1
@@ -120,7 +122,7 @@ class NegativeCache(Entry):
 
 
 def _pass_known(cache: NegativeCache, otherwise: Callable | None) -> Callable:
-    """What lets known kinds pass, written out for a site's number of parameters; `otherwise` is asked for the rest."""
+    """Makes the function that lets known kinds pass, for a site's number of parameters. It calls `otherwise` for the rest."""
     flat, cells = cache.flat, cache.cells
     names = [f"a{i}" for i in range(flat)]
     held, types_ = "".join(n + ", " for n in names), "".join(f"type({n}), " for n in names)

@@ -17,7 +17,7 @@ from .live_values import modules_among
 from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
-ENOUGH = 3  # entries with which it is known that a number which changes cannot be a symbol
+LEAST_ENTRIES = 3  # entries with which it is known that a number which changes cannot be a symbol
 MADE_LIMIT = 32  # a site makes at most this multiple of it, of which objects may have died that the code was compiled for
 
 
@@ -89,15 +89,17 @@ class Recompiles:
         return False
 
     def _limit_of(self, state: SiteState, changed: set[Any], options: Options) -> int:
-        """How many entries a site may have. Where a number or a length keeps changing it is less behind sites that have reached
-        the limit, and one where these reached it by the same: the length of a list that a loop goes over would bring one site
-        after the other to the limit, as the program goes on behind each."""
+        """Returns how many entries a site may have.
+
+        Where a number or a length keeps changing, a site behind others that have reached the limit gets fewer, and one entry
+        where they reached it by the same number. Else the length of a list that a loop goes over would bring one site after
+        the other to the limit, as the program goes on behind each."""
         before = [s for point, s in self.spent.items() if point != state.point.id]
         if not changed or not before:
             return options.recompile_limit
         if any(changed & s for s in before):
             return min(options.recompile_limit, 1)
-        return min(options.recompile_limit, max(options.recompile_limit >> len(before), ENOUGH))
+        return min(options.recompile_limit, max(options.recompile_limit >> len(before), LEAST_ENTRIES))
 
     def _note(self, state: SiteState, entries: list[Entry], args: Args, options: Options) -> set[Any]:
         """Report a recompile. Returns the sources of numbers and lengths that differ from what they were for every entry."""

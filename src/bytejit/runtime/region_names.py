@@ -45,7 +45,7 @@ class Named:
 
 
 def named_for(args: Args) -> Named | None:
-    """What nn.Module's code is called where it runs with these arguments: as its module's forward. None: there is no module."""
+    """Returns the name of nn.Module's code where it runs with these arguments: its module's forward. None without a module."""
     modules = modules_among(args)
     return Named(forward_of(modules[0]), parameters_of(modules[0])) if modules else None
 

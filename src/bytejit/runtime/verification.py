@@ -13,7 +13,7 @@ from bytejit.runtime.rollback import random_states
 
 # relative and absolute: what is computed in another order differs by rounding
 TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-OTHERS = 1e-4
+DEFAULT_TOLERANCE = 1e-4
 
 
 def verify(graph: Callable, made: Callable, inputs: Sequence, backend: str, where: Where) -> None:
@@ -70,10 +70,10 @@ def laid_out_alike(x: torch.Tensor) -> torch.Tensor:
 
 
 def _difference(wanted: object, got: object) -> str:
-    """How a value differs from the expected one; "" when it agrees."""
+    """Returns how a value differs from the expected one; "" when it agrees."""
     if not isinstance(wanted, torch.Tensor) or not isinstance(got, torch.Tensor):
         return "" if type(wanted) is type(got) and wanted == got else f"is {got!r:.100}, not {wanted!r:.100}"
-    near = TOLERANCE.get(wanted.dtype, OTHERS)
+    near = TOLERANCE.get(wanted.dtype, DEFAULT_TOLERANCE)
     try:
         torch.testing.assert_close(got.detach(), wanted.detach(), rtol=near, atol=near, equal_nan=True)
     except AssertionError as e:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.runtime.rollback import random_states
-from bytejit.runtime.verification import OTHERS, TOLERANCE, copied
+from bytejit.runtime.verification import DEFAULT_TOLERANCE, TOLERANCE, copied
 
 TWICE = 2.0  # times as far from float64 as eager is: further is off
 LOW = (torch.float16, torch.bfloat16, torch.float32)
@@ -88,7 +88,7 @@ def _of_tensors(got: torch.Tensor, eager: torch.Tensor, exact: object, tolerance
     if not (eager.is_floating_point() or eager.is_complex()):
         wrong = int(((got != eager) & (got != reference)).sum())
         return Difference(f"differs from eager in {wrong} of {got.numel()} elements", wrong, 0.0) if wrong else None
-    near = tolerance if tolerance is not None else TOLERANCE.get(eager.dtype, OTHERS)
+    near = tolerance if tolerance is not None else TOLERANCE.get(eager.dtype, DEFAULT_TOLERANCE)
     mine, own = distances(got, reference), distances(eager, reference)
     bound = wide(reference).abs().nan_to_num(0.0, 0.0, 0.0) * near + near
     if not bool((mine > bound).any()) or float(mine.max()) <= TWICE * float(own.max()):

@@ -25,7 +25,7 @@ from bytejit.common.graph_info import info_of
 from bytejit.common.graph_script import NoText, value_text
 from bytejit.common.text import plural
 from bytejit.common.where import Where
-from bytejit.runtime.verification import OTHERS, TOLERANCE, copied
+from bytejit.runtime.verification import DEFAULT_TOLERANCE, TOLERANCE, copied
 
 from .compare import difference, in_float64, run
 from .programs import Program, groups, leaves, registered_elsewhere, whole_program
@@ -225,7 +225,11 @@ def script(program: Program, failure: str, where: Where | None, settings: str, t
     note = f"# import here what registers {', '.join(elsewhere)}\n" if elsewhere else ""
     rows = [program.texts[n] if n in program.texts else literal(program.values[n]) for n in program.inputs]
     dtypes = [x.dtype for n in program.outputs for x in leaves(program.values[n])]
-    near = tolerance if tolerance is not None else max((TOLERANCE.get(d, OTHERS) for d in dtypes), default=OTHERS)
+    near = (
+        tolerance
+        if tolerance is not None
+        else max((TOLERANCE.get(d, DEFAULT_TOLERANCE) for d in dtypes), default=DEFAULT_TOLERANCE)
+    )
     return SCRIPT.format(
         place=f" from {where.short} in {where.function}" if where is not None else "",
         failure=failure.replace("\\", "/").replace('"', "'"),

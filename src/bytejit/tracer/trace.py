@@ -38,7 +38,7 @@ from .assembly import new_tracer
 from .region import let_go, run_region
 
 FEW_PAIRS = 6  # of objects that must not be one: up to so many have a guard each
-PLAIN = (torch.Tensor, torch.nn.Parameter)  # their `.grad` is torch's own
+TORCH_TENSORS = (torch.Tensor, torch.nn.Parameter)  # their `.grad` is torch's own
 
 
 @dataclass
@@ -214,7 +214,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
 
 
 def operations(graph: torch.fx.Graph) -> int:
-    """How many operations a graph has."""
+    """Counts the operations of a graph."""
     return sum(n.op.startswith("call_") and n.target not in profiler_ranges.NODES for n in graph.nodes)
 
 
@@ -258,7 +258,7 @@ def replaced_gradients(t: Tracer, replay: SideEffectReplay, read: Container[Sour
     found = []
     graph_reads = {v.origin for v in t.inputs}
     for i, v in enumerate(t.inputs):
-        new = v.attrs.get("grad") if isinstance(v, TensorVar) and type(v.real) in PLAIN else None
+        new = v.attrs.get("grad") if isinstance(v, TensorVar) and type(v.real) in TORCH_TENSORS else None
         at = replay.output_at.get(new.node) if isinstance(new, TensorVar) and new.node is not None else None
         old = TensorGrad(v.origin)
         if at is not None and old not in read and old not in graph_reads:
@@ -324,8 +324,8 @@ def effects_of(t: Tracer) -> tuple[str, ...]:
 
 
 def add_alias_guards(t: Tracer) -> None:
-    """What the region changes must not be, under another name, something else that it read. Nor may two arguments be one: they
-    are the likeliest aliases."""
+    """Adds guards that an object which the region changes is none of the others that it read under another name, and that no two
+    tensor arguments, the likeliest aliases, are one."""
     read = _by_type(t.by_id.values())
     for kind, changed in _by_type(t.effects.dirty.values()).items():
         if kind is not types.CellType and not issubclass(kind, torch.nn.Module):

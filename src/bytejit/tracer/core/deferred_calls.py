@@ -33,7 +33,7 @@ class DeferredCalls(Component):
 
     @property
     def count(self) -> int:
-        """How many calls there are."""
+        """Returns the number of calls."""
         return len(self.t.deferred_calls) + self.early
 
     def defer(self, kind: type, function: Callable, args: list[Var]) -> DeferredVar:

@@ -23,7 +23,7 @@ def exception_var(real: BaseException) -> InstanceVar:
 
 
 def name_missed(exc: InstanceVar, of: Var, name: str) -> None:
-    """What the interpreter adds to an AttributeError that leaves a lookup, whoever raised it: the object and the name."""
+    """Sets the object and the name of an AttributeError that leaves a lookup, whoever raised it, as the interpreter does."""
     if not issubclass(exc.cls, AttributeError) or exc.real is not None:
         return
     of_real = exc.slots.get("obj")  # a real lookup, which Python has told

@@ -30,8 +30,8 @@ class Names(Component):
         return value or self.builtin(f, name, table, deleted)
 
     def known(self, space: dict, name: str) -> tuple[bool, Var | None]:
-        """What the region itself says of a name of a namespace: whether it is not there, and what is bound to it. (False,
-        None): nothing, the namespace is to be asked. One that the program holds as a dict, too, is read as that dict."""
+        """Returns what the region has done to a name of a namespace: (whether it was deleted, the value bound to it). (False,
+        None): nothing, so the namespace is to be read. A namespace that the program also holds as a dict is read as that dict."""
         held = self.t.by_id.get(id(space))
         if isinstance(held, DictVar):
             if name not in held.items:
@@ -65,7 +65,7 @@ class Names(Component):
             self.t.subscript_writes.dict_del(held, name)
 
     def held_as_dict(self, held: DictVar) -> None:
-        """From now on the program holds this dict: where it is a namespace, what was bound in it is in the dict."""
+        """Takes note that the program holds this dict. Where it is a namespace, the values bound in it are put into the dict."""
         _, written = self.t.effects.globals_written.pop(id(held.real), (held.real, {}))
         for name, value in written.items():
             if value is not None or name in held.real:

@@ -22,7 +22,7 @@ class OpenVar(Known):
 
     @property
     def obj(self) -> Any:  # type: ignore[override]  # what Known keeps in a slot
-        """What it is, made a constant."""
+        """Makes the value a constant, and returns it."""
         self.fix()
         return self.real
 

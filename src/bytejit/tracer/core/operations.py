@@ -104,7 +104,7 @@ NOT_RECORDED_METHODS = set(
 
 @functools.lru_cache(maxsize=1)
 def recorded() -> frozenset:
-    """All callables that become one graph node."""
+    """Returns all callables that become one graph node."""
     found = set()
     for value in _candidates():
         try:

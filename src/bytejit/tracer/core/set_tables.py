@@ -42,7 +42,7 @@ class Table:
         return made if made.size <= MOST_STEPS else None
 
     def steps(self) -> list[Table]:
-        """All steps, the first one first."""
+        """Returns all steps, from the first on."""
         found: list[Table] = [self]
         while (before := found[-1].before) is not None:
             found.append(before)
@@ -97,7 +97,7 @@ def like(value: set) -> set:
 
 
 def taken(value: Any, steps: list[Table], real: Callable[[Any], Any]) -> Any:
-    """What a set is after these steps, which change it, or make another one of it."""
+    """Returns the set after these steps, each of which changes it or makes another of it."""
     for step in steps:
         if step.name == "adds":
             value.update(step.operands)

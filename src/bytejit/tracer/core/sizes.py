@@ -55,7 +55,7 @@ class Feed:
 
     @property
     def origin(self) -> Source:
-        """As a tensor's."""
+        """Returns the source, as a tensor's `origin` does."""
         return self.source
 
     @property

@@ -13,7 +13,7 @@ from bytejit.shapes import symbols
 from .open_values import OpenVar
 from .values import Known, SeqVar, SymVar, Var
 
-PLAIN = (int, float, bool, str, type(None))
+PLAIN_TYPES = (int, float, bool, str, type(None))
 # formats that raise for some numbers or texts only (a character, a width, a letter at a place)
 BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{|\{[^{}:!]*\[")
 CONVERSION = re.compile(r"%[^a-zA-Z%]*([a-zA-Z%])")
@@ -61,9 +61,10 @@ def joined_by(between: str, *parts: str) -> str:
 
 
 def text_of(function: Callable[..., str], args: Sequence[Var], kwargs: Mapping[str, Var] | None = None) -> TextVar | None:
-    """What a pure function that makes text gives. None where nothing among its arguments changes between calls, where one is
-    no number or text, and where the function raises, or may for other
-    values: then it is for who looks at the constants."""
+    """Returns the text that a pure function makes of values that change between calls.
+
+    None where no argument changes, where one is no number or text, and where the function raises, or may raise for other
+    values: the caller then treats the arguments as constants."""
     kwargs = kwargs or {}
     given = [*args, *kwargs.values()]
     if not any(map(changes, given)) or not all(map(is_plain, given)):
@@ -98,7 +99,7 @@ def is_plain(v: Var) -> bool:
     """Whether it is a number, text, nothing, or a tuple of such."""
     if is_row(v):
         return all(map(is_plain, v.items))
-    return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in PLAIN
+    return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in PLAIN_TYPES
 
 
 def is_row(v: Var) -> TypeGuard[SeqVar]:

@@ -148,7 +148,7 @@ class Tracer:
         return self.values.real(item) if item is not None else None
 
     def fold_error(self, function: Callable, *args: object, **kwargs: object) -> Raised:
-        """What a call that Python refuses raises, in the words of this Python: they differ between versions."""
+        """Returns the exception of a call that Python refuses, in the words of this Python: they differ between versions."""
         try:
             function(*args, **kwargs)
         except Exception as e:

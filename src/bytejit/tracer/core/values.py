@@ -177,7 +177,7 @@ class ProxyVar(DictVar):
 
     @property
     def items(self) -> dict:
-        """What the owner holds now."""
+        """Returns the items that the owner holds now."""
         return self.owner.items
 
     @items.setter

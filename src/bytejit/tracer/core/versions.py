@@ -58,5 +58,5 @@ CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)
 
 
 def newer(owner: object, *names: str) -> tuple[Any, ...]:
-    """Those functions of a module or class that this Python has, where an older one has them not."""
+    """Returns the named functions of a module or class that this Python has: older ones lack some."""
     return tuple(getattr(owner, name) for name in names if hasattr(owner, name))
