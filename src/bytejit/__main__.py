@@ -63,14 +63,14 @@ def of_the_program(tb: TracebackType | None) -> TracebackType | None:
 
 
 def no_script(name: str) -> str:
-    """Why a file or folder cannot be run; "" if it can."""
+    """Returns why a file or folder cannot be run; "" if it can."""
     if not os.path.exists(name):
         return f"no such file: {name}"
     return f"no __main__.py in {name}" if os.path.isdir(name) and not os.path.exists(os.path.join(name, "__main__.py")) else ""
 
 
 def no_module(name: str) -> str:
-    """Why a module cannot be run; "" if it can."""
+    """Returns why a module cannot be run; "" if it can."""
     try:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:  # of the package that it would be in

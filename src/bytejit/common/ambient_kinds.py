@@ -40,7 +40,7 @@ def _identical(a: tuple, b: tuple) -> bool:
 
 
 def _none(*_: object) -> None:
-    """Where this torch lacks a getter or setter."""
+    """Stands for a getter or setter that this torch lacks."""
 
 
 # ---- torch's stacks --------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ _THERE_AND_BACK = (torch.autocast_increment_nesting, torch.autocast_decrement_ne
 
 
 def autocast_nesting() -> int:
-    """How many autocast blocks are around."""
+    """Returns how many autocast blocks are around."""
     return tuple(map(operator.call, _THERE_AND_BACK))[1]  # one step of the interpreter: no interrupt in between
 
 

@@ -46,5 +46,5 @@ class Applied(GraphCall):
         self.apply, self.arguments, self.passes = apply, arguments, passes
 
     def under_torch(self, *inputs: Any) -> Any:
-        """What `apply` returns, by torch's own means."""
+        """Calls `apply` by torch's own means, and returns its result."""
         return self.apply(*inputs[: self.arguments])

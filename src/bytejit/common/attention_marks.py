@@ -18,7 +18,7 @@ OPERATORS.define(
 
 
 def written_out(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Without a kernel: what the program wrote out."""
+    """Runs without a kernel: returns what the program wrote out."""
     made, sums, tops = given[6:9]
     return made.clone(), sums.clone(), tops.clone()
 

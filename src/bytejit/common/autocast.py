@@ -20,7 +20,7 @@ def autocast_now() -> tuple[Callable, ...]:
 
 
 def autocast_state() -> tuple:
-    """For each device, the dtype that operations are cast to; None where autocast is off."""
+    """Returns for each device the dtype that operations are cast to; None where autocast is off."""
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
 
 

@@ -62,7 +62,7 @@ def warn_once(key: str, message: str) -> None:
 
 
 def _level() -> int:
-    """How far above the caller the program's line is, as `warnings` counts: without the frames of importing."""
+    """Returns how far above the caller the program's line is, as `warnings` counts: without the frames of importing."""
     level = 1
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_none_of_the_programs(frame):

@@ -35,5 +35,5 @@ class Checkpointed(GraphCall):
 
     @property
     def contexts(self) -> Callable:
-        """What makes the context managers under which the part runs first, and again."""
+        """Returns the function that makes the context managers under which the part runs first, and again."""
         return self.options.get(CONTEXTS, torch.utils.checkpoint.noop_context_fn)

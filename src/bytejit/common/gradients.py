@@ -45,7 +45,8 @@ def gradients(
 def leaf_gradients(
     outputs: _Tensors, leaves: _Tensors, grad_outputs: _Grads, retain_graph: bool | None, fresh: Sequence[bool]
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward()` gives each leaf. fresh: whether the leaf has no gradient yet, so that this becomes its `.grad`."""
+    """Returns the gradients that `backward()` gives each leaf. fresh: whether the leaf has no gradient yet, so that this becomes
+    its `.grad`."""
     found = torch.autograd.grad(outputs, leaves, grad_outputs, retain_graph=retain_graph, allow_unused=True)
     taken = {id(g) for g in grad_outputs}
     return tuple(_own(g, leaf, taken) if new and g is not None else g for g, leaf, new in zip(found, leaves, fresh))
@@ -77,7 +78,7 @@ def is_dense(x: torch.Tensor) -> bool:
 
 
 def _now(n: int | torch.SymInt) -> int:
-    """What a size is now. Adds no condition to a symbolic one."""
+    """Returns the present value of a size. Adds no condition to a symbolic one."""
     return n if isinstance(n, int) else n.node.hint
 
 

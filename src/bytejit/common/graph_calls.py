@@ -36,7 +36,7 @@ def opaque(why: str) -> Callable[[Callable[..., Any]], GraphCall]:
 
 
 def why_opaque(node: torch.fx.Node) -> str:
-    """Why no kernel can compute what a node calls; "" where that is not known."""
+    """Returns why no kernel can compute what a node calls; "" where that is not known."""
     return node.target.opaque if isinstance(node.target, GraphCall) else ""
 
 

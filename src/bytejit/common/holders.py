@@ -30,14 +30,14 @@ def is_lone(tensor: Callable[[], torch.Tensor | None]) -> bool:
 
 
 def holders_of(tensor: Callable[[], torch.Tensor | None]) -> Holders:
-    """How many hold a tensor in C++ and in Python, and its memory in C++ and in Python."""
+    """Returns how many hold a tensor in C++ and in Python, and its memory in C++ and in Python."""
     t = tensor()
     assert t is not None
     return t._use_count(), sys.getrefcount(t), *holders_of_memory(t.untyped_storage())
 
 
 def holders_of_memory(storage: torch.UntypedStorage) -> tuple[int, int]:
-    """How many hold a storage in C++, and in Python."""
+    """Returns how many hold a storage in C++, and in Python."""
     return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
 
 

@@ -35,7 +35,7 @@ def leave() -> None:
 
 
 def depth() -> int:
-    """How many modes this thread's graphs have entered and not left."""
+    """Returns how many modes this thread's graphs have entered and not left."""
     return len(_entered.stack)
 
 

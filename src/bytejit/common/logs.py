@@ -88,12 +88,12 @@ def fault(error: BaseException, doing: str, where: Where | None = None, options:
 
 
 def backend_place(backend: object) -> str:
-    """What a backend was doing, for the note on an exception that it raised."""
+    """Returns what a backend was doing, for the note on an exception that it raised."""
     return f"backend {backend_name(backend)!r} compiled the graph"
 
 
 def ran_place(backend: object) -> str:
-    """What a backend was doing, for the note on an exception that what it made has raised."""
+    """Returns what a backend was doing, for the note on an exception that its callable raised."""
     return f"what backend {backend_name(backend)!r} made of the graph ran"
 
 

@@ -23,11 +23,11 @@ class Package:
 
     @property
     def wanted(self) -> str:
-        """What pip takes."""
+        """Returns the requirement as pip takes it."""
         return f"{self.project or self.name}>={self.least}"
 
     def fault(self) -> str:
-        """Why it cannot be used: it is not there, or too old; "" when it can be."""
+        """Returns why it cannot be used: it is not there, or too old; "" when it can be."""
         try:
             found = importlib.util.find_spec(self.name) is not None
         except ValueError:  # a module without a spec stands for it

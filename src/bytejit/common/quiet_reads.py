@@ -16,7 +16,7 @@ DICT_OFFSET = type.__dict__["__dictoffset__"].__get__  # of a class: not 0 where
 
 
 def function_of(fn: Any) -> Any:
-    """What a bound method, a classmethod or a staticmethod is made of; anything else is returned as it is."""
+    """Returns the function within a bound method, a classmethod or a staticmethod; anything else as it is."""
     return fn.__func__ if issubclass(type(fn), METHODS) else fn
 
 

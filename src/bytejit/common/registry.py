@@ -139,7 +139,7 @@ def lookup_backend(backend: str | Callable) -> Callable:
 
 
 def _imported(table: dict[str, str | Callable], name: str) -> Callable:
-    """What a name of a table stands for, imported on first use. Raises: BackendFailed, MissingPackage."""
+    """Imports what a name of a table stands for, on first use. Raises: BackendFailed, MissingPackage."""
     target = table[name]
     if not isinstance(target, str):
         return target
@@ -248,7 +248,7 @@ AS_THEY_ARE = (
 
 
 def kept_out(fn: Callable) -> str:
-    """Why a Python function is never compiled, nor inlined; "" when it may be."""
+    """Returns why a Python function is never compiled, nor inlined; "" when it may be."""
     name = getattr(fn, "__qualname__", "a function")
     if marked("disable", fn):
         reason = MARKS["disable"].get(function_of(fn))
@@ -299,7 +299,7 @@ _state = _State()
 
 @contextmanager
 def run_only() -> Iterator[None]:
-    """In this thread compiled entries are used but none are made: a miss runs the original code."""
+    """While it is entered, in this thread compiled entries are used but none are made: a miss runs the original code."""
     _state.run_only += 1
     try:
         yield

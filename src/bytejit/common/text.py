@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 
 def identifier(name: str) -> str:
-    """What a name that is to follow a letter in generated Python can be: that of a code object may be any text."""
+    """Returns a name that may follow a letter in generated Python. The name of a code object may be any text."""
     return re.sub(r"\W", "_", name.strip("<>"), flags=re.ASCII)
 
 

@@ -182,7 +182,7 @@ def nonstrict(fn: object) -> bool:
 
 
 def refused(fn: object) -> str:
-    """Why a function is not to be in a graph; "" when it may."""
+    """Returns why a function is not to be in a graph; "" when it may."""
     name = name_of(fn)
     if _among(fn, "_disallowed_callable_ids"):
         mark = "" if special_cases.TORCH_COMPILER.made(fn) else " is marked torch._dynamo.disallow_in_graph"
@@ -292,7 +292,7 @@ def stance() -> Stance:
 
 
 def forced() -> object:
-    """What of the stance decides which compiled code may run: None, EAGER, or the backend that is forced."""
+    """Returns the part of the stance that decides which compiled code may run: None, EAGER, or the backend that is forced."""
     found = _left(FRAMES, "_stance")
     if found is None:
         return None

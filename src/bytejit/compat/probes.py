@@ -72,7 +72,7 @@ class Probes:
                 self._found[probe] = "no child process can be started: sys.executable is empty"
 
     def failed(self, probe: str) -> str:
-        """Why a probe failed; "" where it passed. Waits for it."""
+        """Returns why a probe failed; "" where it passed. Waits for it."""
         if self.child:
             return ""
         self.start(probe)
@@ -106,7 +106,7 @@ print("passed")
 
 
 def _end(child: subprocess.Popen, probe: str) -> tuple[str, bool]:
-    """Why a child failed, "" where it passed; and whether it would do so again (it was not only too slow)."""
+    """Returns why a child failed, "" where it passed; and whether it would do so again (it was not only too slow)."""
     try:
         out, error = child.communicate(timeout=SECONDS[probe])
     except subprocess.TimeoutExpired:
@@ -178,7 +178,7 @@ def free_threaded() -> bool:
 
 @functools.cache
 def refused() -> str:
-    """Why nothing is compiled in this process; "" where all that is needed is there. Warns once where it is told so.
+    """Returns why nothing is compiled in this process; "" where all that is needed is there. Warns once where it is told so.
 
     Costs 0.2 ms once on versions that the suite ran on; on others a child's trial, once a machine.
     """

@@ -146,7 +146,7 @@ def _gradient(
 
 @composes(torch.block_diag)
 def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
-    """Of concatenations: their gradients are parts of the result's gradient, as eager's are."""
+    """Computes it by concatenations: their gradients are parts of the result's gradient, as eager's are."""
     if not all(1 <= x.dim() <= 2 for x in tensors):  # torch promotes dtypes of scalars otherwise, or refuses
         return torch.block_diag(*tensors)
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in tensors))

@@ -45,7 +45,8 @@ def _each(n: int, schema: Any, given: dict[str, Any]) -> Iterator[list]:
 
 
 def _maker(name: str, overload: str) -> Callable[..., Call] | None:
-    """From a tensor's arguments to its call. Raises: AttributeError when torch has no such op for one tensor."""
+    """Returns the function that makes the call for one tensor of its arguments. Raises: AttributeError when torch has no such op
+    for one tensor."""
     of_tensors = overload in ("List", "Tensor")
     if name in ("add", "sub"):
         op = getattr(getattr(aten, name), "Tensor" if of_tensors else "Scalar")

@@ -239,7 +239,7 @@ def was_written(fake: Fake) -> bool:
 
 
 def _plan(func: torch._ops.OpOverload) -> Callable:
-    """How to infer one op: by its row, as an in-place or data-dependent op, or by its meta kernel."""
+    """Returns how to infer one op: by its row, as an in-place or data-dependent op, or by its meta kernel."""
     row = ROWS.get(func.name())
     if row is not None:
         return _row_plan(row, func)

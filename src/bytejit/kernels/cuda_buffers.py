@@ -37,7 +37,7 @@ def copied(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
 
 
 def itself(output: Any, inputs: Sequence, rooms: dict) -> Any:
-    """What is no tensor."""
+    """Returns the output as it is: it is no tensor."""
     return output
 
 

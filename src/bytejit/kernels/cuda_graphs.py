@@ -217,7 +217,7 @@ class Replayer:
         self.policy.say(f"not recorded: {why}")
 
     def check(self, addresses: Sequence[int | None]) -> Callable[..., int]:
-        """What finds an input that is not where a recording reads it."""
+        """Returns a function that finds an input which is not where a recording reads it."""
         fill, calls = exchange_fill(), launcher()
         if fill is not None and calls is not None:
             return address_check(calls, fill, addresses)
@@ -345,7 +345,7 @@ class Replayer:
         return frozenset(range(len(outputs))) - grads
 
     def outside(self, lane: Lane) -> Outside:
-        """Where a recording's memory is taken."""
+        """Chooses the stream and the pool of a recording's memory."""
         device = self.policy.device
         lane.pool = pool_of(device, lane.stream)
         return Outside(torch.cuda.current_stream(device), lane.pool)

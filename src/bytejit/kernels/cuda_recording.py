@@ -69,7 +69,7 @@ class Recording:
             other_streams.watch(self.places, self)
 
     def holders(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """How many hold the memory of each output, in C++ and in Python."""
+        """Returns how many hold the memory of each output, in C++ and in Python."""
         return tuple(map(torch._C._storage_Use_Count, self.places)), tuple(map(sys.getrefcount, self.storages))
 
     def held(self, inputs: Sequence) -> bool:

@@ -57,7 +57,7 @@ def digest(*parts: str | bytes) -> str:
 
 
 def _seal(secret: bytes, name: str, body: bytes | memoryview) -> bytes:
-    """What an entry ends with."""
+    """Returns the seal that an entry ends with."""
     own = hmac.digest(secret, name.encode(), "sha256")
     return SEAL + hmac.digest(own, body, "sha256").hex().encode()
 
@@ -75,7 +75,7 @@ class Disk:
         return f"Disk({self.wanted}, at most {self.limit >> 20} MiB)"
 
     def path(self, name: str) -> Path:
-        """Where the entry `name` lies, for messages."""
+        """Returns where the entry `name` lies, for messages."""
         return (self.wanted / self.generation if self.memory is None else Path("<memory>")) / name
 
     # ---- the folder ---------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Disk:
         return found
 
     def _fall_back(self, error: OSError) -> None:
-        """From here on entries are kept in memory: the folder cannot be used."""
+        """Keeps entries in memory from now on: the folder cannot be used."""
         caches.warn_once(
             f"cache {self.wanted}",
             f"bytejit: kernel cache {self.wanted} cannot be used ({_words(error)}): built kernels are "
@@ -242,7 +242,7 @@ class Disk:
                 os.close(at)
 
     def state(self) -> str:
-        """What is wrong with the folder, in a few words; "" when it can be used. Makes it."""
+        """Makes the folder. Returns in a few words what is wrong with it; "" when it can be used."""
         try:
             at, _ = self._begun()
             try:
@@ -256,12 +256,12 @@ class Disk:
 
 
 def _words(error: OSError) -> str:
-    """What went wrong, as a message says it."""
+    """Returns what went wrong, for a message."""
     return error.strerror or str(error)
 
 
 def _name(at: int) -> tuple[str, bytes]:
-    """What a generation in an open folder must be called, and its secret. Raises: OSError (Refused)."""
+    """Returns the name that a generation in an open folder must have, and its secret. Raises: OSError (Refused)."""
     found = owned.read_file(at, "key", 64)
     if found is None:
         raise Refused("a generation without a key")

@@ -163,7 +163,7 @@ def signature(p: FlexProblem) -> tuple[tuple[str, str], ...]:
 
 
 def job(p: FlexProblem, t: Tiles, arch: int) -> KernelJob:
-    """What is compiled."""
+    """Returns the job that compiles the kernel."""
     return KernelJob(text_of(p, t), "flex", signature(p), (), POINTERS[:6], t.warps, t.stages, arch)
 
 

@@ -221,7 +221,7 @@ def _conv_own_packed(a: Conv, winograd: bool = False) -> tuple:
 
 
 def _own_arguments(a: Conv, winograd: bool) -> tuple:
-    """As `conv.AFTER` lists them."""
+    """Returns the arguments in the order of `conv.AFTER`."""
     geometry = (list(a.stride), list(a.padding), list(a.dilation), a.groups)
     return a.b, *geometry, a.scale, a.shift, a.other, a.epilogue in ("relu", "add_relu"), winograd
 

@@ -78,7 +78,7 @@ class Way:
 
     @property
     def numbers(self) -> list[int]:
-        """As the operator takes it."""
+        """Returns the numbers in which the operator takes it."""
         return [self.rows, self.columns, self.depth, self.warps, self.stages, self.precision]
 
 
@@ -132,7 +132,7 @@ def grid(p: Problem, way: Way) -> tuple[int, int, int]:
 
 
 def job(p: Problem, way: Way, arch: int) -> KernelJob:
-    """What is compiled."""
+    """Returns the job that compiles the kernel."""
     types = {"x": p.xtype or p.dtype, "y": p.ytype or p.dtype, **dict.fromkeys(("w", "b", "other", "out"), p.dtype)}
     return KernelJob(
         (PRELUDE / "triton_matmul.py").read_text(),

@@ -68,7 +68,7 @@ class ForwardReplayer(Replayer):
         return frozenset(range(len(results))) if copied_apart(results, saved, self.lends) else frozenset()
 
     def recorded(self, lane: Lane, state: InputsState, inputs: Sequence, copies: bool) -> Recording | None:
-        """As every recording, and known to the backward pass. Before saved values are copied, results alone are."""
+        """Records as every recorder does, and tells the backward pass. At first only results are copied, saved values later."""
         if copies and not self.lends and not any(r.copied for r in state.recordings):
             self.lends, copies = True, False
         made = super().recorded(lane, state, inputs, copies)

@@ -74,7 +74,7 @@ class ChoiceStore(Protocol):
 
 
 def machine() -> str:
-    """What a timing depends on: CPU model, vector extension in use, torch version."""
+    """Returns what a timing depends on: CPU model, vector extension in use, torch version."""
     model = "cpu"
     info = Path("/proc/cpuinfo")
     if info.exists():

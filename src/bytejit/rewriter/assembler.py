@@ -97,7 +97,7 @@ class Assembler:
         return found
 
     def _table(self, starts: list[int]) -> Iterable[ExceptionTableEntry]:
-        """One row for each run of instructions in the same range."""
+        """Returns a row for each run of instructions in the same range."""
         begin, current = 0, None
         for i in range(len(self.out) + 1):
             guarded = self.out[i][4] if i < len(self.out) else None

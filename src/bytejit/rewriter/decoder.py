@@ -123,7 +123,8 @@ def slot_names(code: CodeType) -> tuple[str, ...]:
 
 
 def operand(code: CodeType, ins: Instruction, slots: tuple[str, ...]) -> object:
-    """What the argument of an instruction stands for: a constant, a name or two, the symbol of a comparison; else the number.
+    """Returns what the argument of an instruction stands for: a constant, a name or two, the symbol of a comparison; else the
+    number.
 
     slots: `slot_names(code)`.
     """

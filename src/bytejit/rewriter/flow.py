@@ -84,7 +84,7 @@ class Flow:
         return f"flow of {self.code.co_qualname}: {len(self.instrs)} instructions, {len(self.tries)} try ranges"
 
     def state(self, i: int) -> FrameState:
-        """What holds at an instruction that something leads to."""
+        """Returns what holds at an instruction that something leads to."""
         found = self.states[i]
         assert found is not None, f"nothing leads to {self.instrs[i]}"
         return found
@@ -94,7 +94,7 @@ class Flow:
         return next(entry.target for entry in self.tries if self.instrs[entry.target].start == offset)
 
     def site_range(self, i: int) -> Try | None:
-        """Where an exception raised by a site before instruction i must go.
+        """Returns where an exception raised by a site before instruction i must go.
 
         The table's own row for i may be wrong for that, as the instruction itself cannot raise: at a handler's head it
         already takes the exception as saved, on the way out of a handler it no longer restores the one before. The site at
@@ -156,7 +156,7 @@ def analyse(code: CodeType) -> Flow:
 
 
 def leaving_with(instrs: list[Instruction], caught: list[Try | None], states: list[FrameState | None]) -> dict[int, Try]:
-    """For each instruction from the end of a `with` body up to the call of `__exit__`: the range of that `with`."""
+    """Returns for each instruction from the end of a `with` body up to the call of `__exit__`: the range of that `with`."""
     found: dict[int, Try] = {}
     work: list[tuple[int, Try]] = []
     for i, entry in enumerate(caught):
@@ -213,7 +213,7 @@ def push(stack: bytes, ins: Instruction, jump: bool, slot_kind: int) -> bytes:
 
 
 def merge_states(old: FrameState | None, new: FrameState, code: CodeType, ins: Instruction) -> FrameState:
-    """What holds on both ways into an instruction. Raises: CannotRewrite when they disagree on depth."""
+    """Merges what holds on two ways into an instruction. Raises: CannotRewrite when they disagree on depth."""
     if old is None or old == new:
         return new
     stack = old.stack

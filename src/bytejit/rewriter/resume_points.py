@@ -43,7 +43,7 @@ class Point:
 
     @property
     def values(self) -> int:
-        """How many stack values travel in and out: the slots that are not statically NULL."""
+        """Returns how many stack values travel in and out: the slots that are not statically NULL."""
         return self.depth - len(self.nulls)
 
     def __repr__(self) -> str:

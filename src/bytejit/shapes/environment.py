@@ -236,7 +236,7 @@ class Env(Knowledge):
         return found
 
     def _wheres_of(self, s: Any) -> tuple:
-        """Where the lower and the upper bound of a symbol were last narrowed."""
+        """Returns the places where the lower and the upper bound of a symbol were last narrowed."""
         low = high = None
         for (kind, d), (_, where) in self.facts.items():
             if kind == "ge0" and d.free_symbols == {s}:

@@ -38,7 +38,7 @@ class Knowledge:
         self.version = self._latest
 
     def save(self) -> tuple:
-        """What has been learnt up to now, for `restore`."""
+        """Returns what has been learnt up to now, for `restore`."""
         return dict(self.ranges), dict(self.replacements), dict(self.facts), self.fixed
 
     def restore(self, saved: tuple) -> None:
@@ -181,7 +181,7 @@ _INT_OPERATIONS: dict[str, Callable] = {
 
 
 def signed(d: Any) -> Any:
-    """Of d and -d the one that stands for both."""
+    """Returns d or -d: the one that stands for both."""
     return sympy.expand(-d) if d.could_extract_minus_sign() else d
 
 

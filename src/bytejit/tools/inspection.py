@@ -50,7 +50,7 @@ class Region:
 
     @property
     def through_torch(self) -> str:
-        """Why the graph runs through torch; "" when it is compiled."""
+        """Returns why the graph runs through torch; "" when it is compiled."""
         return report_of(self.graph).through_torch if self.graph is not None else ""
 
     @property

@@ -20,7 +20,7 @@ Execute = Callable[[fx.GraphModule, Sequence], Any]  # records a graph on fakes
 
 
 def applied(execute: Execute, target: Applied, inputs: Sequence) -> Any:
-    """What `apply` returns. Raises: CannotNormalise."""
+    """Applies the function, and returns what its `apply` returns. Raises: CannotNormalise."""
     passes = target.passes
     if passes is None:
         raise CannotNormalise(target.opaque)
@@ -82,7 +82,7 @@ def laid_out(grad: Fake, traced: Fake) -> Fake:
 
 
 def conditions(gm: fx.GraphModule) -> list[Callable[[], bool]]:
-    """What says of each autograd function in a graph whether its backward pass is as it was traced."""
+    """Returns for each autograd function in a graph a function that checks whether its backward pass is as it was traced."""
     found = []
     for node in gm.graph.nodes:
         if isinstance(node.target, Applied) and node.target.passes is not None and node.target.passes.holds is not None:

@@ -123,7 +123,7 @@ def _dtypes(node: fx.Node) -> set[torch.dtype]:
 
 
 def _key(node: fx.Node, chains: Chains) -> tuple:
-    """What a number computes, whatever its own input is."""
+    """Returns a key of what a number computes, whatever its own input is."""
 
     def key(value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -140,7 +140,7 @@ def _key(node: fx.Node, chains: Chains) -> tuple:
 
 # ---- joining -------------------------------------------------------------------------------------------------------------
 def _join(graph: fx.Graph, chains: Chains, lanes: list[Lane]) -> None:
-    """One chain for these lanes, which have the same computations. Changes `graph`."""
+    """Joins these lanes, which have the same computations, into one chain. Changes `graph`."""
     place = {lane: i for i, lane in enumerate(lanes)}
     members = [n for n in graph.nodes if chains.own.get(n) in place]
     inputs: dict[fx.Node, fx.Node] = {}

@@ -85,7 +85,7 @@ def cpu_part(aten: Aten) -> Before | None:
 
 
 def _part(nodes: list[fx.Node], inputs: list[fx.Node], inside: set[fx.Node], ends: list[fx.Node]) -> fx.Graph:
-    """What computes `ends` of the calls inside, as a graph of these inputs."""
+    """Makes the graph of these inputs that computes `ends` by the calls inside."""
     part = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for n in (*inputs, *(n for n in nodes if n in inside)):
@@ -118,7 +118,7 @@ def _first(aten: Aten, inside: set[fx.Node], made: list[fx.Node], late: list[Mut
 
 
 def _only_written(aten: Aten, nodes: list[fx.Node]) -> set[fx.Node]:
-    """What the graph returns only to write it into inputs on the CPU."""
+    """Returns the nodes that the graph returns only to write them into inputs on the CPU."""
     ends, inputs = nodes[-1].args[0], [n for n in nodes if n.op == "placeholder"]
     written = {m.position for m in aten.mutations if _on_cpu(inputs[m.input])}
     written -= {p for o in aten.outputs for p in positions(o)}

@@ -122,7 +122,7 @@ class FloatMarks:
 
 
 def with_marks(gm: fx.GraphModule, record: Callable[[FloatMarks | None], T], graph_of: Callable[[T], Aten]) -> T:
-    """What `record` returns while torch's C++ gets marks for symbolic floats."""
+    """Calls `record` while torch's C++ gets marks for symbolic floats, and returns its result."""
     env = symbols.env_of(*(n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"))
     if env is None:
         return record(None)
@@ -170,7 +170,7 @@ class Pairs:
         self.marks = [(a.mark, other.taken[e].mark, a.symbol) for e, a in made.taken.items() if e in other.taken]
 
     def one(self, x: Any, y: Any) -> Any:
-        """What stands for both. Raises: RecordingsDiffer."""
+        """Returns the value that stands for both. Raises: RecordingsDiffer."""
         if isinstance(x, fx.Node) and isinstance(y, fx.Node) and self.at[0][x] == self.at[1][y]:
             return x
         if type(x) is not type(y):

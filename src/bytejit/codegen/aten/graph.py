@@ -78,7 +78,7 @@ Out = OutputValue | Input | Alias | Const | OutputNumber
 
 
 def base_of(out: Out) -> Out:
-    """What an output is a view of, or itself."""
+    """Returns what an output is a view of, or the output itself."""
     return out.of if isinstance(out, Alias) else out
 
 

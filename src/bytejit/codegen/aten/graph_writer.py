@@ -204,7 +204,7 @@ class GraphWriter(TorchDispatchMode):
         return plan(self, func, args, kwargs)
 
     def plan_of(self, func: Any) -> Callable[[GraphWriter, Any, tuple, dict], Any]:
-        """How an op is recorded."""
+        """Returns how an op is recorded."""
         raise NotImplementedError
 
     def new(self, func: Any, args: tuple, kwargs: dict, out: Any = None) -> Any:

@@ -84,7 +84,7 @@ class FakeRun:
         self.attention_at_start = attention_choice.read()
 
     def run(self) -> object:
-        """What the graph returns, on fakes. Leaves the modes that the graph leaves."""
+        """Runs the graph on fakes, and returns its outputs. Leaves the modes that the graph leaves."""
         env, rec = self.env, self.rec
         torch._C._set_grad_enabled(self.grad_at_start)
         rec.follows = self.backward
@@ -102,7 +102,7 @@ class FakeRun:
         return None
 
     def part(self, gm: torch.fx.GraphModule, inputs: Sequence) -> object:
-        """What a graph that a node calls returns, on fakes. It may run more than once."""
+        """Runs on fakes a graph that a node calls, and returns its outputs. It may run more than once."""
         given = iter(inputs)
         for node in gm.graph.nodes:
             if node.op == "output":
@@ -286,7 +286,7 @@ def finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, 
 
 
 def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
-    """What the inputs that were written hold in the end, put among the outputs."""
+    """Puts the final values of the inputs that were written among the outputs, and returns the mutations."""
     written = [(r.index, r) for r in rec.inputs if r is not None and r.index is not None and r.version > 0]
     sources = {n for n in rec.graph.nodes if n.op == "placeholder"}
     mutations = []
@@ -299,7 +299,8 @@ def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
 
 
 def versions_of(fake: Fake) -> int:
-    """How many writes into a new fake its version counts; of an inference tensor, which has none, that does not matter."""
+    """Returns how many writes into a new fake its version counts; of an inference tensor, which has none, that does not
+    matter."""
     return 1 if fake.m.store.inference else fake._version
 
 
@@ -311,7 +312,7 @@ def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
 
 
 def out_of(rec: Recorder, found: Outputs, given: object, gradient: bool = False) -> Out:
-    """How to make one of the user's outputs. gradient: of a backward pass, which nobody else holds."""
+    """Returns how to make one of the user's outputs. gradient: of a backward pass, which nobody else holds."""
     if not isinstance(given, torch.Tensor):
         return OutputNumber(given) if isinstance(given, torch.SymInt) else Const(given)
     x = rec.fake(given)

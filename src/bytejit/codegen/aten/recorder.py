@@ -44,7 +44,7 @@ class Recorder(GraphWriter):
     """The mode under which a graph is executed to record it."""
 
     def plan_of(self, func: Any) -> Callable[[GraphWriter, Any, tuple, dict], Any]:
-        """How an op is recorded; found once."""
+        """Returns how an op is recorded; found once."""
         plan = _PLANS.get(func)
         if plan is None:
             plan = _PLANS[func] = _plan(func)

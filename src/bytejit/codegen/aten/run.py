@@ -109,7 +109,7 @@ class _Writer:
         return self.sizes(value)
 
     def symbol(self, name: str, text: str = "") -> str:
-        """What stands for a size symbol: the input that is its value, or how it is computed."""
+        """Returns the text of a size symbol: the input that is its value, or how it is computed."""
         return self.sizes.words(text) if text else self.symbols[name]
 
     def call(self, node: torch.fx.Node) -> str:

@@ -105,7 +105,7 @@ def linear_spec(x: Any, weight: Any, bias: Any = None) -> Spec | None:
 
 
 def _expected(function: Callable, given: tuple, named: dict, device: str) -> Spec:
-    """What a torch function returns for tensors like these fakes, without autocast."""
+    """Infers what a torch function returns for tensors like these fakes, without autocast."""
 
     def plain(x: object) -> object:
         return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x

@@ -122,7 +122,7 @@ class ExprText:
 
 
 def identity(r: Reduce) -> str:
-    """What a reduction starts from."""
+    """Returns the text of the value that a reduction starts from."""
     value, dtype = common.identity(r), common.value_dtype(r)
     if dtype == "b8":
         return "true" if value else "false"

@@ -335,8 +335,8 @@ def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
 
 
 def rows_together(k: Kernel, rows: int, machine: Machine) -> int:
-    """How many rows a program reduces at the same time. Several if they share work (as the rows of a matrix that is multiplied by
-    a vector) and there are enough rows for all SMs."""
+    """Returns how many rows a program reduces at the same time. Several if they share work (as the rows of a matrix that is
+    multiplied by a vector) and there are enough rows for all SMs."""
     if any(p.axes and p.stores for p in k.nests) or not (known(k.axes) and k.axes) or not shared_by_rows(k):
         return 1
     x = SHARED_ROWS

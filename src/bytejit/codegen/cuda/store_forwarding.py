@@ -69,7 +69,7 @@ def forward(k: Kernel, buffers: dict[str, Buffer], cons: Cons, again: bool, over
 
 
 def kept(k: Kernel) -> int:
-    """How many values of a whole row live from one nest to a later one."""
+    """Returns how many values of a whole row live from one nest to a later one."""
     seen: dict[Any, int] = {}
     live: set[Any] = set()
     for i, p in enumerate(k.nests):

@@ -64,7 +64,7 @@ class CallPrinter(Operands):
 
     # ---- steps ----------------------------------------------------------------------------------------------------
     def run(self, run: Any, fn: Any) -> None:
-        """One call of a unit's function."""
+        """Prints one call of a unit's function."""
         args = []
         for kind, name in run.args:
             if kind == "buffer":
@@ -96,7 +96,7 @@ class CallPrinter(Operands):
         return text
 
     def extern(self, step: ExternCall) -> None:
-        """One library call."""
+        """Prints one library call."""
         e = step.extern
         self.externs.append((e.target, e.reason))
         args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs]

@@ -157,7 +157,7 @@ def value_dtype(r: Reduce) -> str:
 
 
 def identity(r: Reduce) -> Any:
-    """What a reduction starts from, as a Python number."""
+    """Returns the number that a reduction starts from."""
     dtype = value_dtype(r)
     if r.kind in ("sum", "any"):
         return 0

@@ -178,11 +178,11 @@ class Operands:
         return isinstance(size, int) and size >= GRAD_LEAST
 
     def finder_of_old_grads(self) -> Callable[..., OldGrads]:
-        """What looks for the gradients that die."""
+        """Returns the function that looks for the gradients that die."""
         return old_grads
 
     def stream(self) -> Callable[[], int]:
-        """What tells on which stream a call's memory is used. The CPU has one."""
+        """Returns the function that tells on which stream a call's memory is used. The CPU has one."""
         return int
 
     def allocator(self, name: str, b: Buffer) -> str:

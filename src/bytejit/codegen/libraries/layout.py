@@ -101,7 +101,7 @@ class LayoutNode:
 
 
 def _places(graph: fx.Graph) -> list[LayoutNode]:
-    """For every node, the facts that do not depend on the chosen layouts."""
+    """Returns for every node the facts that do not depend on the chosen layouts."""
     found = []
     for node in graph.nodes:
         spec, kind = spec_or_none(node), "input" if node.op == "placeholder" else _kind(node)
@@ -269,7 +269,7 @@ def _cost(
 
 
 def _convert_seconds(spec: Spec | None) -> float:
-    """What it costs to convert a tensor; 0 where it cannot be."""
+    """Returns the seconds that it takes to convert a tensor; 0 where that is not possible."""
     if not convertible(spec):
         return 0.0
     if spec.device.type != "cpu":

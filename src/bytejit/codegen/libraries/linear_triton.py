@@ -217,14 +217,14 @@ def _epilogue(node: fx.Node) -> str:
 
 
 def _addend(add: fx.Node, value: fx.Node) -> fx.Node | None:
-    """What is added to a value, when it is laid out as the sum is."""
+    """Returns what is added to a value, when it is laid out as the sum is."""
     others = [a for a in add.args if a is not value]
     spec = spec_or_none(others[0]) if len(others) == 1 else None
     return others[0] if spec is not None and spec == spec_of(add) else None
 
 
 def _operands(found: FusedProduct) -> dict[str, Spec]:
-    """What the operator takes beside x and w, as it takes it."""
+    """Returns what the operator takes beside x and w, in its form."""
     rows, n, k = found.shape
     front = (found.batch,) if found.batched else ()
     own = spec_of(found.m)

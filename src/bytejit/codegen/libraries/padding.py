@@ -86,7 +86,7 @@ def _padded(call: Callable, a: Spec, b: Spec, x: Any, y: Any) -> Any:
     m, k, n = _ends(a, b)
 
     def wide(x: Any, spec: Spec, rows: int, columns: int) -> Any:
-        """In the order of memory."""
+        """Pads an operand in the order of its memory."""
         if not rows and not columns:
             return x
         if spec.stride[1] == 1:

@@ -32,7 +32,7 @@ class Product:
 
     @property
     def batch(self) -> int:
-        """How many products."""
+        """Returns the number of products."""
         return spec_of(self.m).shape[0] if self.batched else 1
 
     @property

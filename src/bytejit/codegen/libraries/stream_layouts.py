@@ -87,7 +87,7 @@ def _readers(node: fx.Node, dims: tuple[int, ...]) -> Iterator[ReadingCall]:
 
 
 def _votes(members: set[fx.Node]) -> Counter | None:
-    """How much of the members' operands and readers walks memory in rows, and how much in the present layout; None where
+    """Returns how much of the members' operands and readers walks memory in rows, and how much in the present layout; None where
     something needs the present layout."""
     votes: Counter = Counter()
     spec = spec_of(next(iter(members)))

@@ -123,7 +123,7 @@ def is_plain(node: fx.Node) -> bool:
 
 
 def before_views(node: fx.Node) -> fx.Node | None:
-    """What a node shows through views that keep the last two dims, each read once; None where another reads one of them."""
+    """Follows views that keep the last two dims back from a node. Returns their source; None where one is read elsewhere too."""
     while sole_user(node) is not None:
         if node.op != "call_function" or not shows_rows(node):
             return node
@@ -228,7 +228,7 @@ def turned(spec: Spec) -> Spec:
 
 
 def unviewed(node: fx.Node) -> fx.Node:
-    """What a product's operand shows: a tensor of four dims through the view and the copies before it; else the operand."""
+    """Returns the tensor of four dims behind the view and the copies of a product's operand; else the operand."""
     if node.target in VIEWS and len(spec_of(node.args[0]).shape) == 4 and shows_rows(node):
         node = node.args[0]
         while node.op == "call_function" and is_idle(node):
@@ -237,7 +237,7 @@ def unviewed(node: fx.Node) -> fx.Node:
 
 
 def source_of(node: fx.Node) -> tuple[fx.Node, float]:
-    """What a product's operand shows, and the number that it is multiplied with on the way."""
+    """Returns the tensor behind a product's operand, and the number that it is multiplied with on the way."""
     by, node = 1.0, unviewed(node)
     while node.op == "call_function" and (more := times_number(node)) is not None and plain_cpu(spec_of(node.args[0])):
         by, node = by * more, unviewed(node.args[0])

@@ -117,7 +117,7 @@ def _call(step: Call, buffers: dict[str, Buffer]) -> None:
 def check_kernel(
     k: Kernel, buffers: dict[str, Buffer], known: set[str], flat: bool, mutable: frozenset[str] = frozenset()
 ) -> None:
-    """One kernel; `mutable`: inputs it may write. Raises: Bug."""
+    """Checks one kernel. mutable: inputs that it may write. Raises: Bug."""
     refs: dict[str, str] = {}
     made = set(known)
     for p in k.nests:

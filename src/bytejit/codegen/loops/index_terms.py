@@ -176,7 +176,7 @@ def index_text(x: int | Atom | Terms, name: Callable[[Any], str] = repr) -> str:
 
 
 def text_of(atom: Atom, name: Callable[[Any], str]) -> str:
-    """One atom as text."""
+    """Prints one atom."""
     kind = type(atom)
     if kind in (AxisVar, Sym):
         return atom.parts[0] if kind is AxisVar else f"${atom.parts[0]}"

@@ -96,8 +96,8 @@ def plan_memory(loops: Loops, unused: frozenset[str] = frozenset(), block: int =
 
 
 def place(spans: dict[str, tuple[int, int, int]], block: int = 0, part: int = 0) -> tuple[dict[str, int], int]:
-    """Where each group of temps lies, and the bytes of all. spans: bytes, first and last step of a group. The largest are placed
-    first, each at the lowest offset that is free during its whole lifetime.
+    """Returns where each group of temps lies, and the bytes of all. spans: bytes, first and last step of a group. The largest are
+    placed first, each at the lowest offset that is free during its whole lifetime.
 
     block: none lies across a multiple of it, but those that are larger and begin at one. Those that live longest come first then,
     by parts of so many steps, so that blocks hold what dies at about the same time.

@@ -90,7 +90,7 @@ class Rewriter:
         return self.only is not None and e.simple and not e.marks & self.marks and self.refs.keys().isdisjoint(e.refs)
 
     def node(self, e: Expr) -> Expr:
-        """One node whose operands are rewritten already."""
+        """Rewrites one node, whose operands are rewritten already."""
         if e.kind == "op":
             args = tuple(self.memo[id(a)] for a in e.args)
             return make_op(self.cons, e, args if self.mask is None else passing(self.cons, e, args, self.mask))
@@ -271,7 +271,7 @@ MOST_WORK = 768
 
 
 def work(roots: Iterable[Expr]) -> int:
-    """How large a kernel is. Units: additions and loads."""
+    """Returns how large a kernel is. Units: additions and loads."""
     found = tuple(roots)
     return cost(found) + len(loads(found))
 

@@ -194,7 +194,7 @@ class SizeText:
         return "(" + " + ".join([*parts, str(x.const)] if x.const or not parts else parts) + ")"
 
     def atom(self, a: Any) -> str:
-        """One atom of a size."""
+        """Prints one atom of a size."""
         if type(a) is Sym:
             return self.name(a.parts[0], a.text)
         if type(a) is ix.Prod:

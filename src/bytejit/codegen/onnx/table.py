@@ -77,7 +77,7 @@ def _specs(spec: Any) -> list[Spec]:
 
 
 def refuses(node: fx.Node) -> str:
-    """Why a call cannot be written in ONNX, for messages; "" where it can."""
+    """Returns why a call cannot be written in ONNX, for messages; "" where it can."""
     found = rows().get(node.target)
     if found is None:
         return "bytejit has no ONNX form of it"

@@ -81,7 +81,7 @@ def _convolution_backward(
     groups: int,
     mask: Any,
 ) -> tuple:
-    """Those of the input and of the weight are laid out as the result, whatever the layout of its gradient is."""
+    """Infers the gradients. Those of input and weight are laid out as the result, whatever the layout of its gradient."""
     m, w, spatial = x.m, weight.m, spatial_dims(x, weight)
     matched(grad, x, weight)
     stride, padding, dilation, output_padding = (per_dim(v, spatial) for v in (stride, padding, dilation, output_padding))

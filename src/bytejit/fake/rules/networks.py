@@ -64,7 +64,7 @@ def _batch_norm_eval(
 def _batch_norm_with_update(
     x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, momentum: float, eps: float
 ) -> tuple:
-    """As batch norm, with an empty fourth result: a reserve for cuDNN's backward pass."""
+    """Infers batch norm, with an empty fourth result: a reserve for cuDNN's backward pass."""
     made = _batch_norm(x, weight, bias, mean, var, True, momentum, eps)
     return *made, new((0,), None, torch.uint8, x.m.device)
 
@@ -273,7 +273,7 @@ def _multi_margin(
     weight: Operand = None,
     reduction: int = 1,
 ) -> Meta:
-    """Of one sample whose class has no dim the loss has none; torch's meta kernel gives it one."""
+    """Infers the loss of one sample whose class has no dim: it has none. torch's meta kernel gives it one."""
     if reduction or target.m.shape or not (len(x.m.shape) < 2 or x.m.shape[0] == 1) or 0 in x.m.shape:
         raise NeedsMeta
     return new((), None, x.m.dtype, x.m.device)
@@ -281,7 +281,7 @@ def _multi_margin(
 
 @row("multilabel_margin_loss_forward")
 def _multilabel_margin(x: HasMeta, target: HasMeta, reduction: int) -> tuple:
-    """Of one sample without a dim for it the loss has none; torch's meta kernel gives it one."""
+    """Infers the loss of one sample without a dim for it: it has none. torch's meta kernel gives it one."""
     if reduction or len(x.m.shape) > 1 or target.m.shape != x.m.shape or 0 in x.m.shape:
         raise NeedsMeta
     return new((), None, x.m.dtype, x.m.device), new(target.m.shape, None, x.m.dtype, x.m.device)

@@ -58,7 +58,7 @@ def _no_bools(*operands: Operand) -> None:
 
 
 def _numbers(x: Operand, y: Operand, **options: Any) -> Meta:
-    """Of no bools: eager refuses some of them."""
+    """Infers an op of numbers that are no bools: eager refuses some of them."""
     if options:
         raise NeedsMeta
     _no_bools(x, y)
@@ -72,8 +72,8 @@ def _number_and_numbers(number: Number, x: HasMeta) -> Meta:
 
 
 def _power(x: Operand, y: Operand) -> Meta:
-    """Of a number the exponent is a parameter: the result is laid out as the base alone. A bool to the power of Python's True or
-    False is a bool, which torch's meta kernel does not say."""
+    """Infers a power. An exponent that is a number is a parameter: the result is laid out as the base alone. A bool to the power
+    of Python's True or False is a bool, which torch's meta kernel does not say."""
     if isinstance(y, bool) and isinstance(x, _Tensor) and x.m.dtype is _BOOL:
         return elementwise((x,), _BOOL)
     m = _numbers(x, y)
@@ -97,7 +97,7 @@ def _bitwise(x: Operand, y: Operand) -> Meta:
 
 
 def _floats_of_two(x: HasMeta, y: Operand) -> Meta:
-    """Of floats: laid out as the operands (torch's meta kernels: as what they are computed of)."""
+    """Infers an op of floats. The result is laid out as the operands; in torch's meta kernels as what it is computed of."""
     dtype = promoted((x, y))
     if not dtype.is_floating_point:
         raise NeedsMeta
@@ -105,7 +105,7 @@ def _floats_of_two(x: HasMeta, y: Operand) -> Meta:
 
 
 def as_operands(*operands: Any) -> Meta:
-    """Of tensors of one float dtype and shape on one device."""
+    """Infers an op of tensors of one float dtype and shape on one device."""
     m = operands[0].m
     for y in operands:
         other = y.m if isinstance(y, _Tensor) else None
@@ -204,7 +204,7 @@ def _loss_by_rows(grad: Operand, x: HasMeta, y: Operand, *numbers: Any) -> Meta:
 
 
 def _on_cpu(x: HasMeta, y: Operand, *numbers: Any) -> Meta:
-    """Of floats."""
+    """Infers an op of floats on the CPU."""
     if x.m.device.type != "cpu" or not x.m.dtype.is_floating_point:
         raise NeedsMeta
     return _promoting(x, y)
@@ -226,7 +226,7 @@ def _in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
 
 
 def _number_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
-    """As `_in_place`, of what eager refuses for bools."""
+    """Infers as `_in_place` does an op that eager refuses for bools."""
     if x.m.dtype is _BOOL or any(isinstance(y, (bool, torch.SymBool)) for y in operands):
         raise NeedsMeta
     return _in_place(x, *operands, **options)
@@ -315,7 +315,7 @@ row("logaddexp2")(_floats_of_two)
 
 
 def _float_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
-    """As `_in_place`, of what gives floats: eager refuses to write those into whole numbers."""
+    """Infers as `_in_place` does an op that computes floats: eager refuses to write those into whole numbers."""
     if not x.m.dtype.is_floating_point:
         raise NeedsMeta
     return _in_place(x, *operands, **options)

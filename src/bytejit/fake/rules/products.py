@@ -126,7 +126,8 @@ def _convolution(
 
 
 def spatial_dims(x: HasMeta, weight: HasMeta) -> int:
-    """How many dimensions a convolution goes over. Raises: NeedsMeta where the operands are none of one, or have no elements."""
+    """Returns how many dimensions a convolution goes over. Raises: NeedsMeta where the operands are none of one, or have no
+    elements."""
     m, w = x.m, weight.m
     if len(w.shape) != len(m.shape) or len(m.shape) < 3 or 0 in m.shape or 0 in w.shape:
         raise NeedsMeta

@@ -70,7 +70,7 @@ row("embedding_renorm")(_of_a_copy(_renormed_in_place))
 
 @row("angle")
 def _angle(x: HasMeta) -> Meta:
-    """Of complex numbers: row-major, whatever the layout."""
+    """Infers the angle of complex numbers: row-major, whatever the layout."""
     if not x.m.dtype.is_complex:
         raise NeedsMeta
     return new(x.m.shape, None, x.m.dtype.to_real(), x.m.device)
@@ -160,8 +160,8 @@ def _asked_order(m: Meta) -> list[int]:
 
 
 def _fft_strides(x: HasMeta, dims: Sequence[int], shape: tuple, last: bool) -> tuple | None:
-    """As the CPU's kernels have them: dimensions that are not transformed are the outer ones, and both groups keep their
-    order in memory; with `last` the last of `dims` is the innermost."""
+    """Returns the strides of the CPU's kernels: dimensions that are not transformed are the outer ones, and both groups keep
+    their order in memory; with `last` the last of `dims` is the innermost."""
     m, rank = x.m, len(shape)
     if not dims or m.device.type != "cpu":
         raise NeedsMeta

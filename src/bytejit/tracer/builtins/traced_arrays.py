@@ -347,7 +347,7 @@ def renamed(v: Any) -> Any:
 
 
 def space_of(function: Callable) -> str | None:
-    """Which of NumPy's modules has a function, as a path in it; None for methods and what is not NumPy's."""
+    """Returns which of NumPy's modules has a function, as a path in it; None for methods and what is not NumPy's."""
     name = getattr(function, "__name__", "")
     return next((path for path, space in numpy_types.named_namespaces() if space.get(name) is function), None)
 

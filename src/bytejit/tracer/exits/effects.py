@@ -50,7 +50,7 @@ def write_external_dict(out: Statements, v: ExternalDict) -> list[str]:
 
 
 def write_open(out: Statements, v: ExternalDict | ExternalList, kind: type) -> list[str]:
-    """What was written under open keys, in order."""
+    """Returns the statements that write under open keys, in order."""
     target, setter = out.at.source(v.origin), out.bind(getattr(kind, "__setitem__"))
     return [f"{setter}({target}, {out.value(k)}, {out.value(x)})" for k, x in v.late.values()]
 

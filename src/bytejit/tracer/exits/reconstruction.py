@@ -170,7 +170,7 @@ def deferred(out: Statements, v: DeferredVar) -> str:
 
 
 def token(out: Statements, v: TokenVar) -> str:
-    """One whose variable is again what it was: both calls are made now, where the variable is as it was at the first."""
+    """Makes a token whose variable is again what it was. Both calls run now, while the variable is as it was at the first."""
     if v.old is not None or out.t.context_variables.pending(v.var):
         raise CannotReconstruct("the token of a context variable", v.step)
     name, var, value = out.new_name(v), out.value(v.args[0]), out.value(v.args[1])

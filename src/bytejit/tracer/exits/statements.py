@@ -53,7 +53,7 @@ class Statements:
         return "".join(self.value(i) + ", " for i in items)
 
     def output(self, node: torch.fx.Node) -> str:
-        """What a node computes, as an output of the graph."""
+        """Makes the value of a node an output of the graph; returns its text."""
         if node not in self.output_at:
             self.output_at[node] = len(self.outputs)
             self.outputs.append(node)

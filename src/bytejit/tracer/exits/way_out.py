@@ -29,7 +29,7 @@ class WayOut:
 
 
 def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -> WayOut:
-    """How a trace that ended at `stop` goes on. compiled_callee: compiles the function in which a call breaks."""
+    """Decides how a trace that ended at `stop` goes on. compiled_callee: compiles the function in which a call breaks."""
     if stop.snapshot is None:
         assert stop.value is not None, "a region without a way out"
         return WayOut([stop.value], lambda texts: f"return ({texts[0]}, None)")
@@ -81,7 +81,7 @@ def stays_whole(t: Tracer, callee: Var, arguments: list[Var]) -> bool:
 
 
 def callee_slot(t: Tracer, ins: Ins, stack: list[Var]) -> int | None:
-    """Which stack slot holds the function of the call that starts at `ins`."""
+    """Returns which stack slot holds the function of the call that starts at `ins`."""
     if ins.op not in CALLS:
         return None
     code, at = t.root_frame.decoded.ins, ins.index

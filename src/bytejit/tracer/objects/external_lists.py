@@ -90,7 +90,7 @@ def extend(seq: SeqVar, values: Iterable[Var]) -> None:
 
 
 def added(t: Any, v: ExternalDict | ExternalList) -> int | None:
-    """How many items more than before the region a container from outside holds; None where that takes all its items."""
+    """Returns how many items more than before the region a container from outside holds; None where that takes all its items."""
     if isinstance(v, ExternalList):
         return len(v.tail) if v.tail is not None and (v.maxlen is None or not v.tail) else None
     if v.complete or not v.late and id(v) in t.effects.dirty:

@@ -89,7 +89,7 @@ class SymbolicInference(Component):
             )
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
-        """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
+        """Calls `fn(*args, **kwargs)` on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
         if fn is torch.lstm and torch.is_autocast_enabled("cpu"):  # eager has oneDNN's, which autocast casts; it takes no symbols
             self.refuse_symbols((args, kwargs))
         with self.t.sizes.environment().rely():

@@ -28,7 +28,7 @@ def is_named(source: Source) -> bool:
 
 
 def _dims(source: Source) -> set[int | None]:
-    """Those of the entries that name a value; None: all."""
+    """Returns the entries that name a value; None: all."""
     entries = [e for field in FIELDS for e in _entries(getattr(sys.modules.get(CONFIG), field, ""))]
     if not entries or (name := _name(source)) is None:
         return set()

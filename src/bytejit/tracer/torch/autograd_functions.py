@@ -153,7 +153,7 @@ def may_see_changes(t: Tracer, cls: type, given: list[Var]) -> bool:
 
 
 def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
-    """What the forward returns, and its context. Raises: Break."""
+    """Traces the forward. Returns its result and its context. Raises: Break."""
 
     def run() -> tuple[Var, Var]:
         ctx = t.calls.call_python(Context, [needs])
@@ -192,8 +192,8 @@ def applied(cls: type, held: dict[int, Make]) -> Callable:
 
 
 def object_at_run_time(t: Tracer, v: Var) -> Make:
-    """What gives an object from outside, or makes a function of the region, of these and of constants. No object of the user's is
-    kept alive. Raises: NotConstant."""
+    """Returns a function that fetches an object from outside, or makes a function of the region anew, from such objects and
+    constants. No object of the user's is kept alive. Raises: NotConstant."""
     v = t.values.real(v)
     if isinstance(v, MethodVar):
         function, of = object_at_run_time(t, v.func), object_at_run_time(t, v.self)
@@ -211,7 +211,7 @@ def object_at_run_time(t: Tracer, v: Var) -> Make:
 
 
 def function_at_run_time(t: Tracer, v: FuncVar) -> Make:
-    """What makes a function of the region anew. Raises: NotConstant."""
+    """Returns a function that makes a function of the region anew. Raises: NotConstant."""
     contents = [expect(t.values.real(c), CellVar).content for c in v.closure]
     if any(c is None for c in contents):
         raise NotConstant("a function whose variables are not all assigned")

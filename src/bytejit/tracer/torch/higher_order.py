@@ -68,7 +68,7 @@ def switch(index: Any, branches: Any, operands: Any = ()) -> Any:
 
 
 def branch_of(index: Any, branches: list, operands: Any) -> Any:
-    """What the branch at an index returns; the first one's below 0, the last one's past the end."""
+    """Calls the branch at an index, and returns its result; the first one's below 0, the last one's past the end."""
     if len(branches) == 1:
         return branches[0](*operands)
     return torch.cond(index <= 0, branches[0], lambda *given: branch_of(index - 1, branches[1:], given), operands)

@@ -150,7 +150,7 @@ class Indexing(Component):
 
 
 def dimensions_taken(part: Var) -> int:
-    """How many dimensions of a tensor one part of an index picks from; 0 for an ellipsis."""
+    """Returns how many dimensions of a tensor one part of an index picks from; 0 for an ellipsis."""
     if isinstance(part, TensorVar) and part.fake.dtype in (torch.bool, torch.uint8):
         return part.fake.dim()
     return int(not (isinstance(part, Known) and (part.obj is None or part.obj is ... or type(part.obj) is bool)))

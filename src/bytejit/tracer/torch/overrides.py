@@ -92,7 +92,7 @@ class Overrides(Component):
 
     # ---- who overrides ------------------------------------------------------------------------------------------------
     def overriders(self, values: Iterable) -> list[Var]:
-        """Those among values, and within lists and tuples of them, whose class overrides torch's functions."""
+        """Returns the values, also within lists and tuples, whose class overrides torch's functions."""
         out: list[Var] = []
         for v in map(self.t.values.real, values):
             if isinstance(v, TensorVar):
@@ -105,7 +105,7 @@ class Overrides(Component):
         return [v for i, v in enumerate(out) if v not in out[:i]]
 
     def overridden(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-        """What fn(*args, **kwargs) returns where a mode or an argument overrides it; None: nothing does."""
+        """Returns the result of fn(*args, **kwargs) where a mode or an argument overrides it; None: nothing does."""
         kinds = {m.cls for m in self.functions_off}
         if self.all_off or OFF_ALL in kinds:
             return looks(self.t, fn, args, kwargs)
@@ -210,7 +210,7 @@ class Overrides(Component):
         raise Break(f"every __torch_function__ returns NotImplemented for {getattr(func, '__name__', func)}")
 
     def of_operator(self, fn: Any, args: list[Var]) -> Var:
-        """What an operator of a tensor gives. Raises: Break where an override raises TypeError: torch returns NotImplemented
+        """Calls an operator of a tensor. Raises: Break where an override raises TypeError: torch returns NotImplemented
         for it, and Python asks the other operand or words another error."""
         try:
             return self.t.tensors.call_tensor_op(fn, args, {})
@@ -221,7 +221,7 @@ class Overrides(Component):
 
     # ---- subclasses ---------------------------------------------------------------------------------------------------
     def wrapped(self, result: Var, cls: type) -> Var:
-        """What torch.Tensor.__torch_function__ makes of a result: tensors become instances of the class."""
+        """Converts a result as torch.Tensor.__torch_function__ does: tensors become instances of the class."""
         result = self.t.values.real(result)
         if cls is torch.Tensor:
             return result
@@ -272,7 +272,7 @@ class Overrides(Component):
 
 
 def by_precedence(found: list[Var], type_of: Callable) -> list[Var]:
-    """One overrider a class, subclasses before their bases, else from left to right: torch's order."""
+    """Returns one overrider for each class in torch's order: subclasses before their bases, else from left to right."""
     out: list[Var] = []
     for v in found:
         cls = type_of(v)

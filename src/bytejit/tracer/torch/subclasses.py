@@ -29,7 +29,7 @@ LOOKS = frozenset(
 
 
 def looks(t: Any, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-    """What a method says of a tensor that no graph takes, where it asks for no more than its looks; None: it asks for more."""
+    """Returns the result of a method that reads only shape, dtype and the like of a tensor that no graph takes; else None."""
     of = args[0] if args else None
     if not isinstance(of, TensorVar) or of.node is not None or of.cls is None or fn not in LOOKS:
         return None

@@ -72,7 +72,7 @@ def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) ->
 
 
 def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | None:
-    """Which axes of the two are the same; None when the kernels share no buffer."""
+    """Returns which axes of the two are the same; None when the kernels share no buffer."""
     found = Alignment({}, set())
     stores = {s.buffer: s for p in first.nests for s in p.stores}
     seconds = second.loads
@@ -115,7 +115,7 @@ def common_outer_axes(first: Kernel, second: Kernel, al: Alignment) -> tuple[str
 def fuse_pair(
     first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons, few: int = 0
 ) -> tuple[Kernel, dict[str, Buffer]] | None:
-    """One kernel that does both, in order, and the local buffers it needs; None when they cannot or should not be merged.
+    """Returns one kernel that does both, in order, and the local buffers it needs; None when they cannot or should not be merged.
 
     outside: buffers that other steps read: they are still stored. few: up to so many points the kernels may have few rows (on a
     GPU, where several programs share a long row; not for scans, nor for sizes that are known only at the call).
@@ -181,7 +181,7 @@ def over(p: LoopNest, axes: tuple[Axis, ...]) -> LoopNest:
 
 
 def store_count(k: Kernel) -> int:
-    """How many stores a kernel has."""
+    """Returns how many stores a kernel has."""
     return sum(len(p.stores) for p in k.nests)
 
 
@@ -337,7 +337,7 @@ def place(nests: list[LoopNest], p: LoopNest) -> int | None:
 
 
 def join(a: LoopNest, b: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNest:
-    """One nest of both. Where b loads what a stores it takes the value itself."""
+    """Joins two nests. Where b loads what a stores it takes the value itself."""
     stores = {s.buffer: s for s in a.stores if s.mode == "set" and s.mask is None}
 
     def forward(e: Expr, coords: tuple, mask: Any) -> Expr | None:

@@ -28,7 +28,7 @@ class KernelGroup:
     writes: set[str] = field(default_factory=set)
 
     def add(self, step: Kernel | Extern) -> None:
-        """One more step."""
+        """Adds a step."""
         self.steps.append(step)
         self.reads.update(reads(step))
         self.writes.update(writes(step))

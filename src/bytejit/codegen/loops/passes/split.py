@@ -145,7 +145,7 @@ def split_axes(loops: Loops) -> Loops:
 
 
 def _split(k: Kernel, parts: dict[str, list[Axis]], sizes: dict[str, Any], loops: Loops) -> Kernel:
-    """One kernel with its axes replaced by their parts."""
+    """Returns a kernel with its axes replaced by their parts."""
     own = {a.name for p in k.nests for a in (*k.axes, *p.axes)} & set(parts)
     if not own:
         return k

@@ -20,7 +20,7 @@ WHOLE = INTS | {"b8"}
 
 
 def known(name: str) -> dict[str, Any]:
-    """What `common/pointwise_ops.py` says of a row: overloads, operands, dtype rule."""
+    """Returns what `common/pointwise_ops.py` says of a row: overloads, operands, dtype rule."""
     row = POINTWISE[name]
     return {"aten": aten(*row.overloads), "arity": row.operands, "dtype": row.result}
 

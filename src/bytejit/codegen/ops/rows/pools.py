@@ -153,13 +153,13 @@ def _flat(window: Window, place: tuple) -> ix.Index:
 
 
 def _distance(ctx: Lowering, window: Window, k: tuple, dtype: str) -> F:
-    """How far window element k lies behind the first."""
+    """Returns how far window element k lies behind the first."""
     far = _flat(window, tuple(v * d for v, d in zip(k, window.dilation)))
     return F(ctx, ctx.const(far if far.terms else far.const, dtype))
 
 
 def _first_inside(ctx: Lowering, window: Window, c: tuple) -> F:
-    """How far the first element that lies in x is behind the window's first."""
+    """Returns how far the first element that lies in x is behind the window's first."""
     n, sizes = window.n, window.x.shape[-window.n :]
     known = all(isinstance(s, int) for s in sizes) and max(window.dilation) * max(window.kernel) * math.prod(sizes) < 1 << 31
     total = F(ctx, ctx.const(0, "i32" if known else "i64"))

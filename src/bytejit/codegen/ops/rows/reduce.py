@@ -38,7 +38,7 @@ def kept(coords: tuple, dims: tuple[int, ...], keepdim: bool) -> tuple:
 
 
 def count(x: Value, dims: tuple[int, ...]) -> Any:
-    """How many elements one result is made of."""
+    """Returns how many elements one result is made of."""
     n = 1
     for d in dims:
         n = n * x.shape[d]
