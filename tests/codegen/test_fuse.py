@@ -15,7 +15,7 @@ from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.dependencies import Dependencies, Order
 from bytejit.codegen.loops.passes.fuse import Merger, fuse
-from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, work
+from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, points, work
 from bytejit.codegen.loops.text import parse, text
 
 
@@ -135,6 +135,23 @@ def test_dead_code_goes() -> None:
 def test_scalars_of_a_large_reduction_do_not_serialise_the_rest() -> None:
     found = kernels(lambda x: x / x.sum(), torch.randn(1000, 1000))
     assert len(found) == 2
+
+
+def test_few_rows_on_a_gpu_do_not_keep_the_rest_in_one_program() -> None:
+    """The global response of ConvNeXt V2: a norm for each image and channel over those of all channels, then all pixels. With the
+    pixels in the second's kernel, an image would be one program's."""
+
+    def response(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(x)
+        norm = x.norm(dim=(1, 2), keepdim=True)
+        return x + torch.addcmul(weight, weight, x * (norm / (norm.mean(-1, keepdim=True) + 1e-6)))
+
+    def rows(size: int) -> list[int]:
+        graph = aten(response, torch.ones(8, size, size, 768), torch.ones(768))
+        return [points(k.axes) if any(p.reduces for p in k.nests) else 1 for k in fuse(lower(graph), launches=True).steps]
+
+    assert rows(32) == [8 * 768, 8, 1]
+    assert rows(8) == [8 * 768, 8]
 
 
 def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
