@@ -267,3 +267,28 @@ def test_lists_that_foreach_operators_write():
 
     want, got = (g(torch.ones(3), torch.tensor(2.0)) for g in (f, bytejit.compile(f, fullgraph=True)))
     assert got[1:] == want[1:] and all(map(torch.equal, got[0], want[0]))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_both_results_of_a_cell(bias):
+    """a cell's state is returned, and computed from: compiled, not run by torch; what would broadcast is refused"""
+    bytejit.reset()
+    torch.manual_seed(0)
+    cell, head = torch.nn.LSTMCell(3, 4, bias=bias), torch.nn.Linear(4, 2)
+    results = []
+    for f in (two_steps, bytejit.compile(two_steps)):
+        x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+        y, h, c = f(cell, head, x)
+        passes = torch.autograd.grad(h.sum(), c, retain_graph=True)
+        results.append((y, h, c, *passes, *torch.autograd.grad((y.sum() + h * c).sum(), [x, *cell.parameters()])))
+    torch.testing.assert_close(results[1], results[0])
+    refused = bytejit.compile(lambda x, h: torch.lstm_cell(x, (h, h), cell.weight_ih, cell.weight_hh))
+    with pytest.raises(RuntimeError, match="batch size"):
+        refused(torch.ones(2, 3), torch.ones(1, 4))
+    assert not bytejit.counters["fallbacks"]
+
+
+def two_steps(cell, head, x):
+    h, c = cell(x)
+    h, c = cell(x * 2, (h, c))
+    return head(h), h, c
