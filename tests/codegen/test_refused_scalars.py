@@ -109,3 +109,25 @@ def test_powers_of_bools(backend):
     x = torch.tensor([[True, False], [False, True]])
     for got, want in zip(bytejit.compile(f, backend=backend)(x), f(x)):
         assert got.dtype == want.dtype and got.stride() == want.stride() and torch.equal(got, want)
+
+
+CHANGING = {
+    "fill_": (lambda x, s: x.to(torch.int8).fill_(s), 5, 7, 9, 300, 11),
+    "full": (lambda x, s: torch.full((2,), s, dtype=torch.float16), 0.5, 0.7, 0.9, 1e39, float("inf"), 2e39),
+    "masked_fill": (lambda x, s: x.to(torch.uint8).masked_fill(x > 0, s), 5, 7, 9, 300, -3, -300),
+    "where": (lambda x, s: torch.where(x > 1, x.to(torch.int8), s), 5, 7, 9, 300),
+    "alpha": (lambda x, s: torch.add(x.to(torch.int8), 1, alpha=s), 5, 7, 9, 300),
+    "floats to integers": (lambda x, s: x.long().fill_(s), 0.5, 0.7, 0.9, float("inf"), float("nan"), 1.5),
+    "written": (lambda x, s: x.int().index_put_((torch.tensor([0]),), torch.tensor(s)), 5, 7, 9, 2**31),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_scalars_that_change(name):
+    """A number that changes between calls is refused in the call in which the dtype cannot hold it"""
+    f, *numbers = CHANGING[name]
+    fn = lambda x, s: attempt(lambda y: f(y, s))(x)  # noqa: E731
+    with bytejit.config.patch(suppress_errors=False):
+        compiled = bytejit.compile(fn)
+        for n in numbers:
+            assert repr(compiled(torch.ones(2, 2), n)) == repr(fn(torch.ones(2, 2), n)), n

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from bytejit.common.dtypes import holds
+from bytejit.shapes import symbols
 
 from .mutation import CannotNormalise
 
@@ -27,6 +28,7 @@ CONVERTED = {
     "addcdiv": ("value",),
 }
 INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, for integers only
+NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
 BOOLEANS = ("add", "sub", "rsub")  # whose alpha is checked to fit the result
 
 
@@ -39,11 +41,26 @@ def check_scalars(name: str, given: dict) -> None:
     tensor, dtype = given.get("self"), given.get("dtype")
     dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)
     for value in (given.get(n) for n in wanted):
-        if value is None or type(value) not in (int, float, complex):
+        if value is None or type(value) not in NUMBERS:
             continue
-        kind = dtype or (torch.get_default_dtype() if type(value) is float else torch.int64)
+        floats = type(value) in (float, torch.SymFloat)
+        kind = dtype or (torch.get_default_dtype() if floats else torch.int64)
         whole = not kind.is_floating_point and not kind.is_complex
-        if name in INTEGERS and not whole or type(value) is float and whole and name.startswith("clamp"):
+        if name in INTEGERS and not whole or floats and whole and name.startswith("clamp"):
             continue  # computed in a wider dtype
-        if not holds(kind, value):
+        if not (holds_symbol(kind, value) if symbols.is_symbolic(value) else holds(kind, value)):
             raise CannotNormalise(f"a number that {kind} cannot hold")
+
+
+def holds_symbol(dtype: torch.dtype, value: torch.SymInt | torch.SymFloat) -> bool:
+    """Whether a dtype holds a number of the program that changes: where it does now, that becomes a condition. One that is
+    computed within the graph, and one of a wide dtype, is not checked."""
+    wide = dtype.itemsize > 4 if isinstance(value, torch.SymInt) else False
+    if dtype is torch.bool or dtype.is_complex or wide or dtype.is_floating_point and dtype is not torch.float16:
+        return True
+    if not symbols.env_of(value).inside.isdisjoint(getattr(symbols.expr(value), "free_symbols", ())):
+        return True
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    if limits.min <= value and value <= limits.max:
+        return True
+    return holds(dtype, int(value) if isinstance(value, torch.SymInt) else float(value))
