@@ -125,7 +125,7 @@ PROBES = Probes()
 
 @functools.cache
 def key() -> str:
-    """What the outcome of a probe depends on: versions and binaries."""
+    """Returns what the outcome of a probe depends on: versions and binaries."""
     binaries: list[str | Path] = [sys.executable, Path(torch.__file__).parent / "lib" / "libtorch_python.so"]
     stats = [os.stat(b) for b in binaries if b and os.path.exists(b)]
     marks = " ".join(f"{s.st_size}.{s.st_mtime_ns}" for s in stats)

@@ -87,7 +87,7 @@ def child(what: str, way: str, device: str, grad: bool, seconds: float, compiler
 
 # ---- around them ---------------------------------------------------------------------------------------------------------
 def in_process(arguments: Sequence[str], way: str) -> BenchResult:
-    """One way, in a process of its own. Raises: CannotLoad where the child cannot begin."""
+    """Runs one way in a process of its own. Raises: CannotLoad where the child cannot begin."""
     command = [sys.executable, "-m", "bytejit", "bench", *arguments, "--only", way]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *sys.path]))}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -129,7 +129,7 @@ def shown(seconds: float) -> str:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the figures hold for."""
+    """Returns the machine and versions that the figures hold for."""
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else torch.backends.cpu.get_cpu_capability()
     return {"device": device, "name": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
 

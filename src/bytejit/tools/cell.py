@@ -66,7 +66,7 @@ def cell(handle: Handle, *called_on: object) -> str:
 
 
 def row(where: Where, n: int, site: Site | None) -> str:
-    """One line."""
+    """Prints one line."""
     mark = f'<span class="t g0" title="compiled entries that begin here">{len(site.entries)}</span>' if site is not None else ""
     line = f"<tr><td class=g>{mark}</td><td class=l>{n}</td><td class=c>{escape(source_line(where.file, n))}</td></tr>"
     said = (

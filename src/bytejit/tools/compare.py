@@ -32,7 +32,7 @@ class InFloat64(torch.fx.Interpreter):
     """Runs a graph with every number of lower precision in float64: weights, inputs, and what the graph casts to."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """One node, with its dtypes raised."""
+        """Runs one node, with its dtypes raised."""
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         target = "double" if n.op == "call_method" and n.target in TO_LOW else n.target
         args, kwargs = torch.fx.node.map_aggregate((args, kwargs), _raised)  # type: ignore[misc]

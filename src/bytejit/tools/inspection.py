@@ -55,12 +55,12 @@ class Region:
 
     @property
     def cudagraphs(self) -> tuple[str, ...]:
-        """What became of the graph as a CUDA graph until now; () on the CPU, and where none is asked for."""
+        """Returns what became of the graph as a CUDA graph until now; () on the CPU, and where none is asked for."""
         return tuple(report_of(self.graph).cudagraphs) if self.graph is not None else ()
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """What the graph saves for its backward pass, and what that computes again."""
+        """Returns what the graph saves for its backward pass, and what that computes again."""
         return tuple(report_of(self.graph).saved) if self.graph is not None else ()
 
     @property

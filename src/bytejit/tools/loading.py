@@ -66,7 +66,7 @@ def raised(what: str, e: BaseException) -> CannotLoad:
 
 
 def load(spec: str) -> Case:
-    """What a specification names. Raises: CannotLoad."""
+    """Loads what a specification names. Raises: CannotLoad."""
     if ":" in spec or spec.endswith(".py"):
         return from_file(spec)
     library, _, name = spec.rpartition("/")

@@ -58,7 +58,7 @@ class Program:
         return "\n".join([*lines, f"    return ({''.join(f'{names[n]}, ' for n in outputs)})".replace(", )", ",)"), ""])
 
     def call(self, n: torch.fx.Node, names: Mapping[torch.fx.Node, str]) -> str:
-        """One call. Raises: NoText."""
+        """Prints one call. Raises: NoText."""
         if n.target is operator.getitem:
             return f"{names[n.args[0]]}[{n.args[1]}]"  # type: ignore[index]
         args = [self.value(a, names) for a in n.args]

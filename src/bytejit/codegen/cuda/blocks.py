@@ -29,7 +29,7 @@ class Block:
 
 
 def scratch_base(plan: Plan) -> int:
-    """Where the launches' scratch begins in the arena. Units: bytes."""
+    """Returns where the launches' scratch begins in the arena. Units: bytes."""
     return -(-plan.arena // ALIGN) * ALIGN
 
 

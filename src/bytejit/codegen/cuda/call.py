@@ -165,15 +165,15 @@ class CudaPrinter(CallPrinter):
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
 
     def stream(self) -> Callable[[], int]:
-        """What tells on which stream a call's memory is used."""
+        """Returns the function that tells on which stream a call's memory is used."""
         return partial(torch._C._cuda_getCurrentRawStream, self.device.index) if self.device.type == "cuda" else super().stream()
 
     def finder_of_old_grads(self) -> Callable[..., OldGrads]:
-        """What frees the gradients that die."""
+        """Returns the function that frees the gradients that die."""
         return freed_grads
 
     def maker(self, dtype: torch.dtype) -> Callable:
-        """What allocates outputs."""
+        """Returns the function that allocates outputs."""
         return torch.empty(0, dtype=dtype, device=self.device).new_empty_strided
 
     def stays(self, buffer: str) -> bool:
@@ -185,7 +185,7 @@ class CudaPrinter(CallPrinter):
         return False
 
     def run(self, row: LaunchRow, fns: tuple[Callable, Callable]) -> None:
-        """One row of launches."""
+        """Prints one row of launches."""
         n = self.order[row.steps[0]]
         args = [self.argument(kind, what) for kind, what in row.args]
         text = ", ".join(args)
@@ -228,7 +228,7 @@ class CudaPrinter(CallPrinter):
         return self.in_use[k]
 
     def allocator_of_blocks(self) -> str:
-        """What allocates bytes. While a CUDA graph is recorded it is not replaced, as what allocates outputs is."""
+        """Returns the name of what allocates bytes. Unlike that of outputs it is not replaced while a CUDA graph is recorded."""
         return self.bind("block", torch.empty(0, dtype=torch.uint8, device=self.device).new_empty)
 
     def in_block(self, v: View) -> bool:

@@ -78,7 +78,7 @@ class KernelModule:
         return Launch(at, self.found[key], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params)
 
     def row(self, parts: list[joined_launches.LaunchPart]) -> Launch:
-        """One launch for several steps."""
+        """Makes one launch for several steps."""
         kernel, launch = joined_launches.joined(parts)
         if kernel not in self.found:
             self.found[kernel] = f"k{len(self.found)}"
@@ -87,7 +87,7 @@ class KernelModule:
 
 
 def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launches.LaunchPart | None:
-    """What a step would be as a part of a joined launch; None where it stays a launch of its own."""
+    """Returns a step as a part of a joined launch; None where it stays a launch of its own."""
     if len(functions) != 1:
         return None
     (f,) = functions

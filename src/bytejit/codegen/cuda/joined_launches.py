@@ -97,7 +97,7 @@ class JoinedKernel:
 
 
 def joined(row: list[LaunchPart]) -> tuple[JoinedKernel, Launch]:
-    """One kernel for a row of parts, and its launch, which has no name yet."""
+    """Makes one kernel for a row of parts, and its launch, which has no name yet."""
     args: dict[Arg, str] = {}
     functions: dict[tuple[str, str], int] = {}
     branches, start = [], 0

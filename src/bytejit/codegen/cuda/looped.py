@@ -20,7 +20,7 @@ MOST_I64 = common.MOST["i64"]
 
 
 def kept(r: Reduce) -> list[tuple[Any, str]]:
-    """What a part of a split row stores for the next launch: (key, dtype) each."""
+    """Returns what a part of a split row stores for the next launch: (key, dtype) each."""
     if r.kind in KINDS:
         return [((r.name, i), r.dtype) for i in range(len(KINDS[r.kind].start))]
     return [(r.name, r.dtype), *([((r.name, "best"), common.value_dtype(r))] if common.pair(r) else [])]

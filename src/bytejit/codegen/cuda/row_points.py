@@ -52,7 +52,8 @@ def shared_by_rows(k: Kernel) -> int:
 
 
 def sides(k: Kernel, inner: frozenset[str]) -> Iterator[tuple[int, bool, bool]]:
-    """For each value: the work that it takes without its operands, in additions; whether it depends on inner axes; on others."""
+    """Returns for each value the work that it takes without its operands, in additions; whether it depends on inner axes; on
+    others."""
     rows = table().by_name
     seen: dict[int, tuple[bool, bool]] = {}
     for e in walk(kernel_roots(k)):

@@ -140,7 +140,7 @@ class KernelPrinter(LoopedRows):
 
     # ---- nests ---------------------------------------------------------------------------------------------------
     def print_nest(self, p: LoopNest, also: str = "") -> None:
-        """One nest; also: a further mask of its stores."""
+        """Prints one nest; also: a further mask of its stores."""
         self.prepare(p)
         if not p.axes:
             self.space = None

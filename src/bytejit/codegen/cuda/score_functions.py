@@ -112,7 +112,7 @@ class PlaceText:
         return self.names[e.args[0]]
 
     def statement(self, e: Expr) -> str:
-        """One value whose operands are there."""
+        """Prints one value whose operands are printed already."""
         short = self.ranges[e] is not None
         if e.kind == "const":
             return constant(e.attr, "i32" if short else e.dtype)

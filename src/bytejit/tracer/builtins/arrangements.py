@@ -45,7 +45,7 @@ def _choose(pool: Sequence, r: int, start: int, step: int) -> Iterator:
 
 
 def _pool(iterable: Iterable, r: int) -> tuple:
-    """What r elements are chosen from."""
+    """Returns the elements of which r are chosen."""
     pool = tuple(iterable)
     if r < 0:
         raise ValueError("r must be non-negative")

@@ -44,7 +44,7 @@ def pairs_of(t: Tracer, v: Var, ordered: bool) -> Iterator[tuple[Var, Var]]:
 
 
 def _pair(t: Tracer, entry: Var) -> list[Var] | None:
-    """What an entry holds; None where it cannot be iterated."""
+    """Returns the items of an entry; None where it cannot be iterated."""
     try:
         iterator = t.iteration.iter(entry)
     except Raised as e:
@@ -55,7 +55,7 @@ def _pair(t: Tracer, entry: Var) -> list[Var] | None:
 
 
 def no_sequence(t: Tracer, n: int) -> Raised:
-    """What making a dict of pairs raises for element n, which is none: since 3.14 with a note."""
+    """Returns the exception of making a dict of pairs where element n is none: since 3.14 with a note."""
     if not NAMES_THE_KEY:
         return t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
     error = t.raised(TypeError("object is not iterable"))

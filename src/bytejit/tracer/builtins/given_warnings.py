@@ -51,7 +51,7 @@ def is_plain(t: Tracer, category: type) -> bool:
 
 
 def place(t: Tracer, level: Var | None) -> Callable:
-    """What gives a warning in the name of the frame so many levels up. Raises: Break."""
+    """Returns the function that gives a warning in the name of the frame so many levels up. Raises: Break."""
     levels = 1 if level is None else t.const(level)
     if type(levels) is not int:
         raise Break("warnings.warn with these arguments")

@@ -15,7 +15,7 @@ KINDS = ("", "Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "In
 
 
 def leaves(t: Tracer, v: Var) -> list[Var]:
-    """What is in nested lists and tuples. Raises: Break for what is no number."""
+    """Returns the numbers in nested lists and tuples. Raises: Break for anything else in them."""
     v = t.values.real(v)
     if isinstance(v, SeqVar) and v.cls in (list, tuple):
         return [leaf for item in v.items for leaf in leaves(t, item)]

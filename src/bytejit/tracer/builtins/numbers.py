@@ -95,7 +95,7 @@ _number(complex, ("__complex__", "__float__", "__index__"))
 
 
 def _asked(t: Tracer, v: Var, method: str, args: list[Var], says: str) -> Var:
-    """What an instance's special method returns. says: the text of the TypeError where its class has no such method."""
+    """Calls an instance's special method. says: the text of the TypeError where its class has no such method."""
     found = t.attributes.find_special(v, method)
     if found is None:
         raise t.raised(TypeError(says.format(shown_name(t.type_of(v)))))
@@ -241,7 +241,7 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _joined(t: Tracer, v: Var) -> Var:
-    """What join() takes its parts from. Raises: Raised with the text of join for what cannot be iterated."""
+    """Returns the iterable of which join() takes its parts. Raises: Raised with the text of join for what cannot be iterated."""
     if isinstance(v, SeqVar):
         return v
     try:

@@ -178,6 +178,6 @@ def fix(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @replaces_named("torch._dynamo.decorators", "mark_static")
 def mark_static(t: torch.Tensor, index: Any = None) -> None:
-    """In a region: these sizes are constants from then on."""
+    """Makes these sizes constants from here on in a region."""
     for i in range(t.dim()) if index is None else [index] if isinstance(index, int) else index:
         fixed(t.size(i))

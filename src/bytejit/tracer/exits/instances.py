@@ -88,7 +88,8 @@ def fill_instance(out: Statements, name: str, v: InstanceVar) -> None:
 
 
 def in_order(slots: dict[str, Var]) -> list[tuple[str, Var]]:
-    """What an instance keeps beside its namespace, as it is set: an exception's cause sets `__suppress_context__` too."""
+    """Orders what an instance keeps beside its namespace as it is to be set: an exception's cause also sets
+    `__suppress_context__`."""
     return sorted(slots.items(), key=lambda item: item[0] == "__suppress_context__")
 
 

@@ -107,7 +107,7 @@ def check_symbolic(t: Tracer, leaving: Collection[int]) -> None:
 
 
 def _items(v: SeqVar | DictVar) -> list[Var]:
-    """What a list or a dict holds; Vars are equal where they are the same."""
+    """Returns the contents of a list or a dict; Vars are equal where they are the same."""
     return list(v.items) if isinstance(v, SeqVar) else [i for _, i in v.items.values()]
 
 
@@ -132,7 +132,7 @@ def _numbers(t: Tracer, v: Var) -> list:
 
 
 def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple, real: tuple) -> Var:
-    """What the cache of the program's own function holds, or gets from a first call. Raises: Break."""
+    """Returns what the cache of the program's own function has, or gets from a first call. Raises: Break."""
     if t.trying is not None:  # the body of another one, run to see what it does
         if source not in t.trying:
             t.trying[source] = t.calls.call(plainly, *given)

@@ -328,7 +328,7 @@ class Calls(Component):
         return self.folded(obj, real_args, real_kwargs)
 
     def given_to_c(self, v: Var) -> Any:
-        """What a folded C function is given for a value. Raises: NotConstant, Break."""
+        """Returns the argument that a folded C function gets for a value. Raises: NotConstant, Break."""
         if is_plain_instance(v):
             return plain_part(v)
         return to_python(self.t, v, classes=True)

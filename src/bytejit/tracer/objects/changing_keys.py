@@ -92,13 +92,13 @@ def replaces_attributes(cls: type) -> bool:
 
 
 def own_spaces(obj: object) -> tuple[dict, ...]:
-    """Where an object of such a class holds its attributes."""
+    """Returns where an object of such a class holds its attributes."""
     own = object.__getattribute__(obj, "__dict__")
     return (own, *(own[name] for name in OF_MODULES if name in own)) if isinstance(obj, nn.Module) else (own,)
 
 
 def own_attribute(obj: object, name: str) -> Any:
-    """What getattr(obj, name) returns where the object itself holds it and its class has no such name. Raises: KeyError."""
+    """Returns getattr(obj, name) where the object itself holds it and its class has no such name. Raises: KeyError."""
     if not any(name in NAMESPACE(cls) for cls in MRO(type(obj))):
         for space in own_spaces(obj):
             if name in space:
@@ -208,7 +208,7 @@ def iterator_by_places(t: Tracer, view: DictView | DictVar) -> IterVar | None:
 
 
 def next_place(t: Tracer, s: dict[str, Any]) -> Var | None:
-    """One step of such an iterator. Under keys that it gives the dict may have other values meanwhile. Raises: Break."""
+    """Takes one step of such an iterator. The dict may have other values under its keys meanwhile. Raises: Break."""
     at, rows, written = s["at"], s["rows"], s["owner"].late
     keys: list[Source | None] = []
     if id(s["owner"]) in t.effects.dirty:

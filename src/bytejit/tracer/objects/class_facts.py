@@ -47,7 +47,7 @@ def class_lookup(cls: type, name: str, after: type | None = None) -> tuple[Any, 
 
 
 def _written(cls: type, name: str, after: type | None) -> tuple[Any, type] | None:
-    """What the trace stored into a class of the MRO before the one that has the name; None where it did not."""
+    """Returns what the trace stored into a class of the MRO before the one that has the name; None where it did not."""
     for c in searched(cls, after):
         if c in WRITTEN and name in WRITTEN[c]:
             return WRITTEN[c][name], c
@@ -91,8 +91,8 @@ def is_data_descriptor(value: object) -> bool:
 
 
 def guards_of_lookups(fixed: Callable[[type], bool]) -> list[tuple[type, ClassLookups]]:
-    """What the trace looked for, by class: for guards. fixed: whether a class cannot change, or is the trace's own. What was
-    looked for in one of these is looked for in its bases."""
+    """Returns the lookups of the trace by class, for guards. fixed: whether a class cannot change, or is the trace's own: then
+    its bases are guarded instead."""
     found: dict[int, tuple[type, dict]] = {}
 
     def add(cls: type, name: str, after: type | None, value: Any, owner: type | None) -> None:

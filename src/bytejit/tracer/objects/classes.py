@@ -290,7 +290,7 @@ for _i, _m in enumerate((property.getter, property.setter, property.deleter)):
 
 @models(functools.cached_property)
 def cached_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """Without the lock that 3.11 puts into it: the trace runs in one thread."""
+    """Traces a cached property without the lock of Python 3.11: the trace runs in one thread."""
     func = args[0] if args else kwargs["func"]
     made = t.instantiation.object_new(functools.cached_property)
     for name, value in (("func", func), ("attrname", NONE), ("__doc__", t.attributes.getattr(func, "__doc__"))):

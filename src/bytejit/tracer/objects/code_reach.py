@@ -53,7 +53,7 @@ class Reach:
 
 
 def walk(roots: Iterable[Any]) -> Reach:
-    """What some functions, and what can be got at from them, can get at."""
+    """Finds what some functions, and what can be reached from them, can reach."""
     reach, todo = Reach(), list(roots)
     while todo:
         obj = todo.pop()
@@ -120,7 +120,7 @@ def is_plain(obj: Any) -> bool:
 
 
 def parts_of(obj: Any, reach: Reach) -> Iterator[Any]:
-    """What can be got at from one object."""
+    """Yields what can be reached from one object."""
     if isinstance(obj, types.FunctionType):
         cells = obj.__closure__ or ()
         stored = facts_of(obj.__code__).cells

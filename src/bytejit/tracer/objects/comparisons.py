@@ -218,7 +218,7 @@ class Comparisons(Component):
         return isinstance(v, Known) and isinstance(v.obj, type)
 
     def in_c(self, method: str, a: Var, b: Var) -> Var | None:
-        """What the comparison in C of one built-in value with another gives; None where it declines."""
+        """Compares one built-in value with another in C; None where the comparison declines."""
         if isinstance(b, InstanceVar) and issubclass(b.cls, (set, frozenset)) and isinstance(a, (SetVar, DictView)):
             raise Break(f"a set compared with a {b.cls.__name__} that is not modelled")
         if SymVar in (type(a), type(b)):

@@ -43,7 +43,7 @@ from .identities import fixed, keyed
 
 
 def keys_source(d: DictVar) -> Source:
-    """What guards of the keys of a dict from outside look at: not at methods of the program's subclass."""
+    """Returns the source that guards of the keys of a dict from outside read, past methods of the program's subclass."""
     cls = type(d.real)
     assert d.source is not None, d
     if not issubclass(cls, dict) or is_library(cls.__module__):
@@ -168,7 +168,7 @@ def key_of(t: Any, var: Var, role: str = DICT_KEY) -> object:
 
 
 def set_part(v: Var) -> Var:
-    """What C code that fills a set reads of an instance of a subclass of set: its items, past its own methods."""
+    """Returns what C code that fills a set reads of an instance of a subclass of set: its items, past its own methods."""
     if not (isinstance(v, InstanceVar) and issubclass(v.cls, (set, frozenset))):
         return v
     if v.base is None:

@@ -106,7 +106,7 @@ def _checked(t: Tracer, args: list[Var], kwargs: dict[str, Var], name: str, coun
 
 @models(ContextVar.get)
 def get(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """What the region has set, else what is set outside, else the default given, else the variable's own."""
+    """Returns the value that the region has set, else the one set outside, else the given default, else the variable's own."""
     v, given = _checked(t, args, kwargs, "get", (1, 2))
     found = t.context_variables.held.get(v.obj) or t.context_variables.outside(v.obj, own_default=not given)
     if found is not None:

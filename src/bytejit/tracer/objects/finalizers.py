@@ -33,7 +33,7 @@ def ends_by_code(obj: Any, deep: bool = True) -> bool:
 
 
 def code_at_the_end(obj: Any) -> list[Any] | None:
-    """What runs when an object ends, and what that can get at; None where it is not known."""
+    """Returns what runs when an object ends, and what that can reach; None where it is not known."""
     if type(obj) in (list, tuple, set, deque, dict):
         parts = [code_at_the_end(o) for o in (obj.values() if type(obj) is dict else obj)]
         known = [p for p in parts if p is not None]

@@ -80,7 +80,7 @@ class InstanceAttributes(Component):
         raise missed
 
     def _by_getattr(self, v: InstanceVar, name: str, missed: Raised | None = None) -> Var:
-        """What the class's __getattr__ says of a name that was missed. Raises: missed, where it has none."""
+        """Calls the class's __getattr__ for a name that was not found. Raises: missed, where it has none."""
         found, owner = class_lookup(v.cls, "__getattr__")
         if owner is None or missed is not None and not issubclass(missed.exc.cls, AttributeError):
             raise missed or self.t.attributes.no_attribute(v.cls.__name__, name)

@@ -19,7 +19,7 @@ def _seq(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 def _check_size(t: Tracer, s: dict[str, Any]) -> None:
-    """Of an iterator over what may not change its size meanwhile (`iterators.sized`). Raises: Raised, Break."""
+    """Checks an iterator over a container that may not change its size meanwhile (`iterators.sized`). Raises: Raised, Break."""
     if "size" in s and len(s["of"].items) != s["size"]:
         s["size"] = -1  # and so it stays
         raise t.raised(RuntimeError(s["words"]))
@@ -110,7 +110,7 @@ def _zip(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 def _same_lengths(t: Tracer, name: str, s: dict[str, Any], n: int) -> None:
-    """What zip or map does in strict mode where its n-th iterator has ended. Raises: Raised(ValueError)."""
+    """Checks in strict mode of zip or map, where the n-th iterator has ended, that all end. Raises: Raised(ValueError)."""
     if n:
         plural = " 1" if n == 1 else f"s 1-{n}"
         raise t.raised(ValueError(f"{name}() argument {n + 1} is shorter than argument{plural}"))

@@ -62,12 +62,12 @@ def _length_by(t: Tracer, v: Var, method: str) -> bool:
 
 
 def sized(v: SeqVar | SetVar | DictVar, words: str) -> dict[str, Any]:
-    """What an iterator remembers of a container that may not change its size meanwhile. words: of the error."""
+    """Returns what an iterator remembers of a container that may not change its size meanwhile. words: of the error."""
     return {"of": v, "size": len(v.items), "words": words}
 
 
 def of_deque(v: SeqVar) -> dict[str, Any]:
-    """What an iterator over a deque remembers of it."""
+    """Returns what an iterator over a deque remembers of it."""
     return {**sized(v, "deque mutated during iteration"), "was": list(v.items)}
 
 
@@ -284,7 +284,7 @@ class Iteration(Component):
         return list(items)
 
     def send(self, v: Var, value: Var) -> tuple[bool, Var]:
-        """One step of `yield from`: (finished, yielded or returned)."""
+        """Takes one step of `yield from`. Returns (whether it is finished, the value yielded or returned)."""
         if isinstance(v, GenVar):
             return self.t.calls.resume(v, value)
         if isinstance(v, InstanceVar) and not self.t.comparisons.is_same(value, NONE):

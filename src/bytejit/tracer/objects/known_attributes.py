@@ -158,7 +158,7 @@ class KnownAttributes(Component):
         return self.t.values.constant(found.__get__(None, v.obj))
 
     def _of_type(self, cls: type, name: str) -> Var:
-        """What `type` stores about a class: its names and documentation, which may be changed, and its bases."""
+        """Reads what `type` stores about a class: its names and documentation, which may be changed, and its bases."""
         try:
             value = getattr(cls, name)
         except AttributeError as e:  # __abstractmethods__ of a class that has none

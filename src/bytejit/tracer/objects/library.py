@@ -150,7 +150,7 @@ def is_absent(function: Callable, *args: Any, **kwargs: Any) -> bool:
 
 
 def _of_installed(function: Callable) -> None:
-    """Of a function that asks what is installed: that may change, and is asked for again in each call."""
+    """Registers a function that asks what is installed. That may change, so the guard asks again in each call."""
 
     def asked(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         def guard(absent: bool) -> None:

@@ -50,7 +50,7 @@ class ExternalDict(OpenWrites, DictVar):
 
     @property
     def items(self) -> dict:
-        """What is known of it. Open keys become constants."""
+        """Returns the known items. Open keys become constants."""
         if self.late:
             late, self.late = self.late, {}
             for key, value in late.values():

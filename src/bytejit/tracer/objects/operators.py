@@ -333,8 +333,8 @@ class Operators(Component):
         return None
 
     def _in_c(self, name: str, method: str, a: Var, b: InstanceVar) -> Var | None:
-        """What the operator of a built-in value makes of an instance on its right; None where it declines. Sequences are asked
-        last: what they have is no operator for numbers."""
+        """Calls the operator of a built-in value with an instance on its right; None where it declines. Sequences come last: they
+        have no operator for numbers."""
         if isinstance(a, DictVar) and method == "__ior__":
             return None  # it takes any mapping
         if isinstance(a, (SetVar, DictVar)) or type(a) is Known and type(a.obj) is frozenset:

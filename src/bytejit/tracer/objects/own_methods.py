@@ -93,7 +93,8 @@ def stands_for(value: object) -> InstanceVar | None:
 
 
 def plain_part(v: InstanceVar) -> Any:
-    """What stands for an instance where C code that is folded is given it. Raises: Break where its class answers itself."""
+    """Returns what stands for an instance as an argument of C code that is folded. Raises: Break where its class answers
+    itself."""
     if answers(v):
         raise Break(f"C code that may ask a {v.cls.__name__}, which has methods of its own")
     return stand_in(v)
@@ -131,7 +132,7 @@ def refused(t: Tracer, function: Callable, *args: Var) -> Raised | None:
 
 
 def c_operator(t: Tracer, method: str, left: Var, right: Var) -> Var | None:
-    """What the operator in C of one constant gives for another; None where it declines."""
+    """Calls the operator in C of one constant with another; None where it declines."""
     if not (isinstance(left, Known) and isinstance(right, Known)):
         return None
     if class_attribute(type(left.obj), method) is None or own_method(type(left.obj), method):

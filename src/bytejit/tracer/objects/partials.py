@@ -15,7 +15,7 @@ def is_placeholder(v: Var) -> bool:
 
 
 def parts_of(t: Tracer, v: InstanceVar) -> tuple[Var, list[Var], dict[str, Var]]:
-    """What a partial calls, and its arguments."""
+    """Returns the function that a partial calls, and its arguments."""
     if v.real is None:
         named = {t.const(k): x for k, x in expect(v.slots["keywords"], DictVar).items.values()}
         return v.slots["func"], expect(v.slots["args"], SeqVar).items, named

@@ -24,7 +24,7 @@ class Said:
 
     @staticmethod
     def of(t: Tracer, v: Var) -> Said:
-        """What stands for `v`: a number where it is one."""
+        """Returns what stands for `v`: a number where it is one."""
         number = v.base.obj if isinstance(v, InstanceVar) and isinstance(v.base, Known) else None
         made = SaidInt(number) if isinstance(number, int) else SaidFloat(number) if isinstance(number, float) else Said()
         made.t, made.v = t, v

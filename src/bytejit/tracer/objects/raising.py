@@ -62,7 +62,7 @@ def add_note(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def arguments(t: Tracer, exc: Var) -> list[Var]:
-    """What an exception was made with. Raises: Break where the program says something else of `args`."""
+    """Returns the arguments of an exception. Raises: Break where the program has set other `args`."""
     found = expect(t.values.real(t.attributes.getattr(exc, "args")), SeqVar, "an exception whose args are no tuple")
     return [t.values.real(v) for v in found.items]
 

@@ -29,7 +29,7 @@ def make(t: Tracer, function: Callable, *args: object, **kwargs: object) -> Know
 
 
 def in_module(function: Callable, module: str, args: tuple, kwargs: dict) -> type:
-    """What a function that asks for its caller's module makes, in the program's module."""
+    """Calls a function that makes a class in its caller's module, and puts the class into the program's module."""
     made = function(*args, **kwargs)
     made.__module__ = module
     return made
@@ -110,7 +110,7 @@ def content(t: Tracer, kind: str, v: Var, names: Var | None) -> object:
 
 
 def kind_of(t: Tracer, given: list[Var]) -> str:
-    """What kind of class the library makes of these bases; "" for another."""
+    """Returns the kind of class that the library makes of these bases; "" for another."""
     for v in given:
         real = v.real if isinstance(v, FuncVar) else v.obj if isinstance(v, Known) else None
         if real in (typing.NamedTuple, typing.TypedDict):

@@ -24,7 +24,7 @@ def plain(keys: Iterable) -> bool:
 
 
 def table_of(v: SetVar | Known) -> Table | None:
-    """How a set was made; None where that is not known."""
+    """Returns how a set was made; None where that is not known."""
     if isinstance(v, Known) or v.real is not None and v.table is None:
         return set_tables.outside(v)
     return None if v.table is set_tables.UNKNOWN else v.table
@@ -41,7 +41,8 @@ def made_of(table: Table) -> Any:
 
 
 def operand_of(v: Var) -> Any:
-    """What a method of sets is given: a table, a dict, or a list or tuple as it is; None for what is not known beforehand."""
+    """Returns the operand of a method of sets: a table, a dict, or a list or tuple as it is; None for what is not known
+    beforehand."""
     v = base_of(v)
     if isinstance(v, SetVar) or isinstance(v, Known) and type(v.obj) is frozenset:
         return table_of(v)

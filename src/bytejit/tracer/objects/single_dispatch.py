@@ -22,7 +22,7 @@ def is_dispatch(fn: FuncVar) -> bool:
 
 
 def dispatched(t: Tracer, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-    """What a call of a function of functools.singledispatch, or of its `dispatch`, gives; None for other calls.
+    """Traces a call of a function of functools.singledispatch, or of its `dispatch`; None for other calls.
 
     Raises: Raised, Break where the cache of what was found is the program's.
     """

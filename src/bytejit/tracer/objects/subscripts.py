@@ -291,7 +291,7 @@ class Subscripts(Component):
         return self.getitem(table, Known(name)) if self.contains(table, Known(name)) else None
 
     def as_length(self, v: Var) -> int:
-        """What `__len__` returned, as len() takes it. Raises: Raised."""
+        """Checks and converts the result of `__len__` as len() does. Raises: Raised."""
         length = self.index(v)
         if length < 0:
             raise self.t.raised(ValueError("__len__() should return >= 0"))

@@ -194,7 +194,7 @@ def load_deref(t: Tracer, f: Frame, ins: Ins) -> None:
 
 
 def in_namespace(t: Tracer, names: Var | None, name: str) -> Var | None:
-    """What a class body's namespace, where there is one, has under a name; None for nothing."""
+    """Returns the value of a name in a class body's namespace; None without one."""
     if names is None:
         return None
     assert isinstance(names, DictVar), names

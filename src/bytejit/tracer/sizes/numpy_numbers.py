@@ -75,7 +75,7 @@ def apply_numpy(t: Tracer, function: Callable, args: list[Var]) -> Known | None:
 
 
 def _source_of(v: Var) -> Source | None:
-    """Where a number comes from; None for what is none."""
+    """Returns the source of a number; None for what is none."""
     if type(v) is NumpyVar:
         return v.source
     return Constant(v.obj) if type(v) is Known and type(v.obj) in (int, float, *numpy_types.NUMBERS) else None
@@ -94,7 +94,7 @@ TAKE_BOOLS_FOR_FLOATS = frozenset(
 
 
 def numpy_bool(v: Var) -> Var:
-    """What an operation of TAKE_BOOLS_FOR_FLOATS takes NumPy's bool for; others as they are."""
+    """Returns the float for which an operation of TAKE_BOOLS_FOR_FLOATS takes NumPy's bool; other values as they are."""
     return Known(float(v.obj)) if type(v) is Known and numpy_types.is_bool(v.obj) else v
 
 

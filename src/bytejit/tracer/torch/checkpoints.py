@@ -154,7 +154,7 @@ def group(t: Tracer, outputs: list) -> list:
 
 
 def _grouped(graph: torch.fx.Graph, first: torch.fx.Node, last: torch.fx.Node, outputs: list) -> list:
-    """One part as a node in front of `last`; the marks go."""
+    """Makes one part a node in front of `last`, and removes its marks."""
     inside, node = [], first.next
     while node is not last:
         if node.op != "placeholder":

@@ -14,7 +14,7 @@ KINDS = (torch.nn.Parameter, torch.nn.Buffer)
 
 @models(torch.Tensor._make_subclass)
 def make_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """What nn.Parameter.__new__ calls."""
+    """Traces the call that nn.Parameter.__new__ makes."""
     cls, data = t.as_class(args[0]), args[1]
     if (
         isinstance(data, TensorVar)

@@ -108,6 +108,6 @@ def functions_of(fn: Any) -> list[Any] | None:
 
 
 def reach_of(fn: Any) -> Reach:
-    """What the Python code behind an operator can get at."""
+    """Returns what the Python code behind an operator can reach."""
     functions = functions_of(fn)
     return walk(functions) if functions is not None else Reach(unknown="its implementation is not known")

@@ -236,7 +236,7 @@ class Touched(dict):
         super().__setitem__(key, v)
 
     def within(self, outer: dict[int, Var]) -> dict[int, Var]:
-        """What `outer` holds when this is a part of it."""
+        """Merges these into `outer`, of which they are a part."""
         if not isinstance(outer, Touched):
             return {**outer, **self}
         both = Touched()
@@ -291,7 +291,7 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
 
 
 def cell_of(t: Tracer, fn: Var, name: str) -> Var:
-    """What a variable of a function made in this module holds."""
+    """Returns the value of a variable of a function that was made in this module."""
     made = expect(fn, FuncVar)
     return t.values.real(made.closure[made.code.co_freevars.index(name)].content)
 

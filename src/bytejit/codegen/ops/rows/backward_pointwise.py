@@ -127,7 +127,7 @@ def elu_backward(ctx: Lowering, g: Value, alpha: float, scale: float, input_scal
 
 @_row("glu_backward", "glu_backward", 16)
 def glu_backward(ctx: Lowering, g: Value, x: Value, dim: int) -> Value:
-    """Of each half's elements the other half's stand beside them."""
+    """Lowers it in one kernel: to an element of one half belongs the same element of the other."""
     dim = dim % len(x.shape)
     half = ix.size_of(ix.floordiv(x.shape[dim], 2, {}))
 

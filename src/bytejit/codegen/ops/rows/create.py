@@ -20,7 +20,7 @@ def create(name: str, *overloads: str) -> Callable[[Lower], Lower]:
 
 
 def filled(ctx: Lowering, value: Any) -> Value:
-    """One value everywhere; dtype and shape are those of the node's spec."""
+    """Fills it with one value; dtype and shape are those of the node's spec."""
     dtype = acc_dtype(ir_dtype(ctx.spec()))
     return ctx.map(lambda c: ctx.const(value, dtype))
 
@@ -30,7 +30,8 @@ def _factory(row: FactoryOp, *more: str) -> None:
 
     @create(row.name, *row.overloads, *more)
     def lower(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-        """What is not stored is 0 where kernels overwrite it; memory for an extern call or for the caller is left as it is."""
+        """Fills the tensor. Memory without a value is 0 where kernels overwrite it; for a library or the caller it is left as it
+        is."""
         if not row.stored and any(u.op == "output" or _is_extern(str(u.target)) for u in ctx.node.users):
             raise NoRule("given to a library")
         return filled(ctx, args[-1] if row.value is None else row.value)
@@ -69,7 +70,7 @@ def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw:
 
 @create("linspace", "linspace")
 def linspace(ctx: Lowering, start: Any, end: Any, steps: int, **kw: Any) -> Value:
-    """From the nearer end, as eager; computed in f64."""
+    """Computes each element from the nearer end, as eager does, in f64."""
     dtype = ir_dtype(ctx.spec())
     if dtype not in FLOATS or not all(isinstance(v, (int, float)) for v in (start, end, steps)) or steps < 2:
         raise NoRule("linspace of whole numbers, or of sizes known at the call")

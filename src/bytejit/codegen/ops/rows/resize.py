@@ -118,12 +118,12 @@ class Between:
 
 
 def between(ctx: Lowering, x: Value, n: int, align: bool, scales: tuple) -> Between:
-    """Of the result that is being made of x."""
+    """Returns it for the result that is made of x."""
     return Between(ctx, x.shape[-n:], ctx.spec().shape[-n:], acc_dtype(x.dtype), align, scales)
 
 
 def weights(t: F) -> list[F]:
-    """Of cubic convolution, t after the second of four pixels."""
+    """Returns the weights of cubic convolution, t after the second of four pixels."""
 
     def near(v: F) -> F:
         return (v * (CUBIC + 2) - (CUBIC + 3)) * v * v + 1
