@@ -35,6 +35,7 @@ ACTIVATIONS: dict[str, tuple[Callable, Callable]] = {
     "log_sigmoid": (aten.log_sigmoid_backward.default, F.logsigmoid),
     "logit": (aten.logit_backward.default, torch.logit),
     "logit_eps": (aten.logit_backward.default, lambda x: torch.logit(x, 0.1)),
+    "logit_negative": (aten.logit_backward.default, lambda x: torch.logit(x, -0.1)),
     "sigmoid": (aten.sigmoid_backward.default, torch.sigmoid),
     "tanh": (aten.tanh_backward.default, torch.tanh),
     "relu": (aten.threshold_backward.default, torch.relu),

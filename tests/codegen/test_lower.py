@@ -127,6 +127,7 @@ def test_numbers_beside_narrow_floats(fn, dtype: torch.dtype) -> None:
         lambda x, y: torch.hypot(x, y),
         lambda x, y: torch.copysign(x, y),
         lambda x, y: torch.logit(x, eps=0.1),
+        lambda x, y: torch.logit(x, eps=0.7),
         lambda x, y: torch.heaviside(x, y),
         lambda x, y: F.softplus(x, 2, 5),
         lambda x, y: x + True,

@@ -91,12 +91,16 @@ def _log_sigmoid_forward(ctx: Lowering, x: Value) -> tuple:
 
 
 op("log_sigmoid_forward", aten("log_sigmoid_forward"), "composite", dtypes=FLOATS, lower=_log_sigmoid_forward)
-formula("logit", "logit", ref=torch.logit, cost=12, domain=(0.01, 0.99))(
-    lambda x, eps=None: _logit(x if eps is None else limits(x, eps, 1 - eps))
-)
 
 
-def _logit(x: F) -> F:
+@formula("logit", "logit", ref=torch.logit, cost=12, domain=(0.01, 0.99))
+def logit(x: F, eps: float | None = None) -> F:
+    """log(x / (1 - x)) of x between eps and 1 - eps. An eps above a half has the limits the other way around: the lower one
+    counts first, unlike in clamp."""
+    if isinstance(eps, (int, float)) and eps > 0.5:
+        x = x.do("lt", eps).pick(eps, x.do("gt", 1 - eps).pick(1 - eps, x))
+    elif eps is not None:
+        x = limits(x, eps, 1 - eps)
     return (x / (1 - x)).do("log")
 
 

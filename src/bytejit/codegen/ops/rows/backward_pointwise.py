@@ -92,7 +92,9 @@ def hardtanh_backward(g: F, x: F, low: float, high: float) -> F:
 
 @formula("logit_backward", cost=6)
 def logit_backward(g: F, x: F, eps: float | None = None) -> F:
-    """g / (x * (1 - x)); 0 within eps of 0 and 1 and at nan, nan outside of them where there is no eps."""
+    """g / (x * (1 - x)); 0 within eps of 0 and 1 and at nan, nan outside of them where there is no eps, or a negative one."""
+    if isinstance(eps, (int, float)) and eps < 0:
+        eps = None
     low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
     inside = x.do("ge", low).do("and", x.do("le", high))
     return inside.pick(g / (x * (1 - x)), math.nan if eps is None else 0.0)
