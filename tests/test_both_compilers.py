@@ -69,6 +69,19 @@ for _ in range(2):
 assert bytejit.counters.total("graphs") == n + 1
 assert torch.equal(bytejit.compile(m, backend="eager", fullgraph=True)(x), want)
 """,
+    "an optimizer that torch.compile leaves alone, after it ran": """
+torch.compile(lambda x: x + 1, backend="eager")(x)
+torch.set_grad_enabled(True)
+opt = torch.optim.LBFGS(m.parameters(), max_iter=2)
+def closure():
+    opt.zero_grad()
+    loss = m(x).square().sum()
+    loss.backward()
+    return loss
+step = bytejit.compile(lambda: opt.step(closure), backend="eager")
+step(), step()
+assert bytejit.counters.total("graphs") > 3, bytejit.counters
+""",
 }
 
 

@@ -135,6 +135,14 @@ def _patched(fn: object) -> bool:
     return bool(found is not None and _mark(found, DISABLED))
 
 
+def unpatched(fn: types.FunctionType) -> types.FunctionType:
+    """The function behind one of torch's own that torch disabled for its own compiler's sake; `fn` itself for any other."""
+    if not loaded() or _mark(fn, DISABLED) in (None, False, OURS) or disabled(fn):
+        return fn
+    behind = own_attributes(fn).get("_torchdynamo_orig_callable")
+    return behind if _mark(fn, "_torchdynamo_wrapper_id") == id(fn) and isinstance(behind, types.FunctionType) else fn
+
+
 def disabled_module(module: object) -> bool:
     """Whether torch.compiler.disable made a module: one around another, whose calls are disabled."""
     made = own_attributes(module)

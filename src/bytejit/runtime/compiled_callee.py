@@ -11,6 +11,7 @@ import torch
 from bytejit.common import registry, special_cases
 from bytejit.common.errors import CannotRewrite
 from bytejit.common.overriding import is_layer, runs_operations
+from bytejit.common.torch_controls import unpatched
 from bytejit.rewriter.trampoline import follows_lines
 
 from .function import ORIGINALS, CompiledFunction, cannot_rewrite, handle_of, original_code, with_sites
@@ -42,7 +43,7 @@ def compiled_callee(callee: Any, owner: CompiledFunction) -> Any:
         func = compiled_callee(callee.__func__, owner)
         return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
     if isinstance(callee, types.FunctionType):
-        return _compiled_function(callee, owner)
+        return _compiled_function(unpatched(callee), owner)
     if not isinstance(callee, type) and not stays_whole(callee):
         call = getattr(type(callee), "__call__", None)
         if isinstance(call, types.FunctionType):
