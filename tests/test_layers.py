@@ -16,7 +16,7 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
 # Imports go from a higher level to a lower one, or stay within their room. Rooms of one level never import one another.
 LEVELS = (
-    ("common", "exc"),
+    ("common", "errors", "options", "exc"),
     ("compat",),
     ("rewriter",),
     ("runtime",),
@@ -34,6 +34,8 @@ LEVELS = (
 LEVEL = {room: n for n, rooms in enumerate(LEVELS) for room in rooms}
 JOINED = {
     "common",
+    "errors",
+    "options",
     "exc",
     "api",
     "explanation",
