@@ -12,7 +12,7 @@ import torch
 
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import TensorVar, Var
+from bytejit.tracer.core.values import NONE, TensorVar, Var
 
 from .tensors import NONE_OVERRIDES
 
@@ -23,9 +23,8 @@ NAMES = ("input", "n_fft", "hop_length", "win_length", "window")
 def _istft(function: Callable) -> None:
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        if is_plain(t, args, kwargs) and t.comparisons.truth(t.calls.call_python(is_taken, args, kwargs)):
-            return t.calls.call_python(overlapped, args, kwargs)
-        return t.tensors.call_tensor_op(function, args, kwargs)
+        made = t.values.real(t.calls.call_python(overlapped, args, kwargs)) if is_plain(t, args, kwargs) else NONE
+        return made if isinstance(made, TensorVar) else t.tensors.call_tensor_op(function, args, kwargs)
 
 
 for _function in (torch.istft, torch.Tensor.istft):
@@ -48,30 +47,6 @@ def is_plain(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> bool:
     )
 
 
-def is_taken(
-    input: torch.Tensor,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: torch.Tensor | None = None,
-    center: bool = True,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    length: int | None = None,
-    return_complex: bool = False,
-) -> bool:
-    """Whether torch takes these arguments, and warns of nothing."""
-    assert window is not None
-    hop, win = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
-    bins, frames = input.shape[-2:]
-    half = bins != n_fft if onesided is None else onesided
-    if not 0 < hop <= win or not win <= n_fft or window.shape[0] != win or input.numel() == 0 or half and return_complex:
-        return False
-    total, start = n_fft + hop * (frames - 1), n_fft // 2 if center else 0
-    end = total - start if length is None else start + length
-    return bins == (n_fft // 2 + 1 if half else n_fft) and start < end <= total
-
-
 def overlapped(
     input: torch.Tensor,
     n_fft: int,
@@ -83,12 +58,19 @@ def overlapped(
     onesided: bool | None = None,
     length: int | None = None,
     return_complex: bool = False,
-) -> torch.Tensor:
-    """torch.istft of what `is_taken` takes. Shapes: input (..., bins, frames), at most three dims; returns (..., time)."""
+) -> torch.Tensor | None:
+    """torch.istft; None for arguments that torch refuses, or warns of. Shapes: input (..., bins, frames), at most three dims;
+    returns (..., time)."""
     assert window is not None
-    hop, frames = n_fft // 4 if hop_length is None else hop_length, input.shape[-1]
+    hop, win = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
+    bins, frames = input.shape[-2:]
+    half = bins != n_fft if onesided is None else onesided
+    if not 0 < hop <= win or not win <= n_fft or window.shape[0] != win or input.numel() == 0 or half and return_complex:
+        return None
     total, start = n_fft + hop * (frames - 1), n_fft // 2 if center else 0
     end = total - start if length is None else start + length
+    if bins != (n_fft // 2 + 1 if half else n_fft) or not start < end <= total:
+        return None
     if (missing := n_fft - window.shape[0]) > 0:
         window = torch.nn.functional.pad(window, (missing // 2, missing - missing // 2))
     spectra, norm = (input if input.dim() == 3 else input.unsqueeze(0)).transpose(1, 2), "ortho" if normalized else "backward"
