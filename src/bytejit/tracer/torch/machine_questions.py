@@ -17,6 +17,8 @@ _C = torch._C
 OF_THE_MACHINE: list[Callable] = [
     _C._is_autocast_available,
     _C._get_privateuse1_backend_name,
+    torch.backends.mps.is_available,
+    torch.cuda.is_available,
     torch.cuda.device_count,
     torch.cuda.get_arch_list,
     torch.backends.cpu.get_cpu_capability,

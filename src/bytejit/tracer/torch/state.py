@@ -64,15 +64,13 @@ FIXED = {
     torch.compiler.is_exporting: False,
     torch._C._functorch.peek_interpreter_stack: None,
     torch._C._len_torch_dispatch_stack: 0,
-    torch.cuda.is_available: None,
-    torch.backends.mps.is_available: None,
     torch.is_autocast_cpu_enabled: None,
     torch._C._are_functorch_transforms_active: False,
 }
 for _name in ("is_fx_tracing", "is_fx_symbolic_tracing"):  # the second is of torch 2.9 and later
     if hasattr(torch.fx._symbolic_trace, _name):
         FIXED[getattr(torch.fx._symbolic_trace, _name)] = False
-_ASKED = {torch.cuda.is_available, torch.backends.mps.is_available, torch.is_autocast_cpu_enabled}
+_ASKED = {torch.is_autocast_cpu_enabled}
 
 
 def _autocast_key(args: tuple, getter: Callable) -> tuple:
