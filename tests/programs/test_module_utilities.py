@@ -10,6 +10,7 @@ import bytejit
 
 from .harness import F, I, program
 from .test_training import CLOSE, LOSS, net, run, seen
+from .test_training_optimizers import step_with
 
 
 def normed(model):
@@ -32,15 +33,7 @@ def trained(change, model=None):
         m = net() if model is None else model()
         change(m)
         opt = torch.optim.SGD(m.parameters(), lr=0.1)
-
-        def step(x, y):
-            opt.zero_grad()
-            loss = LOSS(m(x), y)
-            loss.backward()
-            opt.step()
-            return loss.detach()
-
-        state = seen(m, opt)
+        step, state = step_with(m, opt), seen(m, opt)
         return step, lambda: (state(), [*m.buffers()])
 
     return build
