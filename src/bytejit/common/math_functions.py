@@ -8,16 +8,18 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class MathFunction:
     """name: ATen's; `bj::NAME` in the C++ prelude (`math_f32.h`, `math_f64.h`). cost: of an element, in additions.
-    domain: where tests draw from. triton: its text; "": the function of that name in CUDA's device library."""
+    domain: where tests draw from. triton: its text; "": the function of that name in CUDA's device library. rough: as
+    `Op.rough`."""
 
     name: str
     cost: int
     domain: tuple[float, float]
     triton: str = ""
+    rough: str | None = None
 
 
 MATH_FUNCTIONS = (
-    MathFunction("exp", 8, (-20, 20)),
+    MathFunction("exp", 8, (-20, 20), rough="tl.exp({0})"),
     MathFunction("exp2", 8, (-20, 20)),
     MathFunction("expm1", 12, (-10, 10)),
     MathFunction("log", 8, (0, 50)),
@@ -42,5 +44,5 @@ MATH_FUNCTIONS = (
     MathFunction("erfinv", 30, (-0.99, 0.99)),
     MathFunction("lgamma", 40, (0.1, 20)),
     MathFunction("digamma", 40, (0.1, 20), triton="bj_digamma({0})"),
-    MathFunction("sigmoid", 10, (-20, 20), triton="bj_sigmoid({0})"),
+    MathFunction("sigmoid", 10, (-20, 20), triton="bj_sigmoid({0})", rough="1.0 / (1.0 + tl.exp(-{0}))"),
 )

@@ -56,10 +56,11 @@ class IndexText(IndexPrinter):
         return f"{'bj_floordiv' if div else 'bj_remainder'}({text}, {self(d)})"
 
 
-def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
-    """The text of an op: its row's Triton text with the operands."""
+def operation(e: Expr, args: list[str], rows: OpTable, err: str, rough: bool = False) -> str:
+    """The text of an op: its row's Triton text with the operands; the rough one where it has one and may be rough."""
     first = e.args[0].dtype if e.args else e.dtype
-    return common.row_text(e, rows, "triton").format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
+    text = rows.by_name[e.name].rough if rough and e.dtype == "f32" else None
+    return (text or common.row_text(e, rows, "triton")).format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import DTYPES, itemsize
 
 from .expressions import IndexText
+from .rough_results import may_be_rough
 from .schedule import CudaSchedule
 from .source import Arg, LaunchConfig
 from .values import Values, size_text
@@ -57,6 +58,7 @@ class Printer(Values):
         self.scratch: Any = 0
         self.counter = 0
         self.raises = False
+        self.rough = may_be_rough(self.kernel, buffers)
         self.f = TritonFunction()
         self.dim_of: dict[str, str] = {}
         self.axis_text: dict[str, str] = {}

@@ -46,7 +46,7 @@ def once(k: Kernel, inner: str) -> int:
 
 
 def shared_by_rows(k: Kernel) -> int:
-    """Work of a reduction whose result is the same in all rows. Units: additions an element of a row."""
+    """Work whose result is the same in all rows. Units: additions an element of a row."""
     inner = frozenset(a.name for p in k.nests for a in p.axes)
     return sum(work for work, along, across in sides(k, inner) if along and not across)
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from bytejit.codegen.cuda.aligned_rows import common_start
 from bytejit.codegen.cuda.blocks import BLOCK
-from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
+from bytejit.codegen.cuda.row_points import SAVED, as_rows, shared_by_rows
 from bytejit.codegen.cuda.store_forwarding import Overlap, barriers, forward, kept
 from bytejit.codegen.cuda.tiles import (
     COLUMNS,
@@ -335,9 +335,12 @@ def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
 
 
 def rows_together(k: Kernel, rows: int, machine: Machine) -> int:
-    """Returns how many rows a program reduces at the same time. Several if they share work (as the rows of a matrix that is
-    multiplied by a vector) and there are enough rows for all SMs."""
-    if any(p.axes and p.stores for p in k.nests) or not (known(k.axes) and k.axes) or not shared_by_rows(k):
+    """Returns how many rows a program computes at the same time. Several if they share work (as the rows of a matrix that is
+    multiplied by a vector, or images whose channels are normalised) and there are enough rows for all SMs."""
+    reduces = any(p.reduces for p in k.nests)
+    if reduces and any(p.axes and p.stores for p in k.nests) or not (known(k.axes) and k.axes):
+        return 1
+    if shared_by_rows(k) < (1 if reduces else SAVED):
         return 1
     x = SHARED_ROWS
     while x > 1 and -(-rows // x) < machine.threads:

@@ -32,6 +32,7 @@ class Values(ABC):
     sizes: dict[str, Any]
     counter: int
     raises: bool
+    rough: bool  # `rough_results.may_be_rough`
     f: TritonFunction
     dim_of: dict[str, str]
     masks: dict[str, str]
@@ -120,7 +121,7 @@ class Values(ABC):
             text, note = self.load(e), common.comment(e.where)
         else:
             args = [self.value(a) for a in e.args]
-            text, note = operation(e, args, self.table, self.fault(e)), common.comment(e.where)
+            text, note = operation(e, args, self.table, self.fault(e), self.rough), common.comment(e.where)
         name = self.fresh()
         self.f.text.add(f"{name} = {text}", note)
         return name

@@ -18,7 +18,7 @@ the node's attr; {err}: where the error code goes (a pointer to int in C++; rows
 is a str for all dtypes, or a dict by class: "float", "int", "bool" (f64 f32 | i64 i32 i16 i8 u8 | b8), or a dtype
 name, which wins. The class is that of OPERAND `by` (default the result: by=None). `bj::` names are functions of the
 C++ prelude (overloaded on type; f16 and bf16 never reach them: they are computed in f32). `libdevice`/`tl` are
-Triton's; `bj_` names are our Triton helpers.
+Triton's; `bj_` names are our Triton helpers. `rough`: a faster text for `cuda/rough_results.py`.
 
 Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a library
 does it best: called through torch; `codegen/ops/rows/extern.py`). An overload without a row is called through torch too, counted
@@ -59,6 +59,7 @@ class Op:
     # may set the error flag, so never moved above a write to an input: which operand is checked, and a value that passes
     raises: tuple[int, int] | None = None
     refuses: bool = False  # rows with a lower function: it may raise for values of its operands, as `raises` says of others
+    rough: str | None = None  # Triton's text of f32 where all that depends on it is rounded to 16 bits: some units off
     # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
     rounds: tuple[int, ...] = ()
     # lower(ctx, *args, **kwargs) for composite, reduce, view, create rows; the node is ctx.node

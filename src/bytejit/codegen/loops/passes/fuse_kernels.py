@@ -20,7 +20,8 @@ from .row_buffers import by_name, place_buffers, plain
 
 SMALL = 65536  # points: up to so many run on one thread, so that few rows are enough
 FEW_ROWS = 16  # rows, or blocks of columns, of which threads need at least so many
-PROGRAMS = 128  # rows of a large kernel on a GPU: with fewer, multiprocessors have nothing to do
+PROGRAMS = 128  # rows of a kernel on a GPU: with fewer, multiprocessors have nothing to do
+LONG_ROW = 1 << 14  # elements: a program goes through so many in the time of a launch
 MANY = 8  # stores: a kernel with more of them is large
 COLUMN_BLOCK = 64  # columns
 LANES = 16  # elements: fewer in the innermost loop leave a vector half empty
@@ -148,13 +149,13 @@ def fuse_pair(
     if not enough and any(r.running for p in nests for r in p.reduces):
         return None
     placed = place_buffers(kernel, buffers, outside, cons, sizes)
-    return None if placed is not None and few and leaves_idle(*placed, buffers, few) else placed
+    return None if placed is not None and few and leaves_idle(*placed, buffers) else placed
 
 
-def leaves_idle(k: Kernel, made: dict[str, Buffer], buffers: dict[str, Buffer], few: int) -> bool:
-    """Whether a kernel of more than `few` points has fewer rows than a GPU has multiprocessors, and its rows cannot be split
-    among several programs, as each has a local buffer. made: its new local buffers."""
-    if points(k.axes) >= PROGRAMS or all(points((*k.axes, *p.axes)) <= few for p in k.nests):
+def leaves_idle(k: Kernel, made: dict[str, Buffer], buffers: dict[str, Buffer]) -> bool:
+    """Whether a kernel has fewer rows than a GPU has multiprocessors, and its long rows cannot be split among several programs,
+    as each has a local buffer. made: its new local buffers."""
+    if points(k.axes) >= PROGRAMS or all(points(p.axes) <= LONG_ROW for p in k.nests):
         return False
     return any(made.get(e.name, buffers[e.name]).kind == "local" for e in k.loads)
 

@@ -55,6 +55,7 @@ op(
     **known("div"),
     cpp="{0} / {1}",
     triton="bj_div({0}, {1})",
+    rough="{0} / {1}",
     ref=torch.div,
     dtypes=ANY,
 )
@@ -230,6 +231,7 @@ for _f in MATH_FUNCTIONS:
         dtypes=ANY,
         cpp=f"bj::{_f.name}({{0}})",
         triton=_f.triton or f"libdevice.{_f.name}({{0}})",
+        rough=_f.rough,
     )
 op(
     "rsqrt",
@@ -240,6 +242,7 @@ op(
     dtypes=ANY,
     cpp="1 / bj::sqrt({0})",
     triton="bj_rsqrt({0})",
+    rough="1.0 / bj_sqrt({0})",
 )
 op(
     "reciprocal",
@@ -249,6 +252,7 @@ op(
     dtypes=ANY,
     cpp="1 / {0}",
     triton="bj_reciprocal({0})",
+    rough="1.0 / {0}",
 )
 op("atan2", **known("atan2"), ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", "libdevice."))
 op("hypot", **known("hypot"), ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", "libdevice."))
