@@ -76,6 +76,12 @@ def _is_composite(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+def _same_storage_numel(m: Meta, other: Any) -> bool:
+    """Whether as many elements as one tensor's storage holds are those that the other's does."""
+    mine, its = (x.store.nbytes // x.dtype.itemsize for x in (m, other.m))
+    return bool(mine == its)
+
+
 # ops that return numbers, or nothing
 _SIZES: dict[str, Callable] = {
     "aten::size": lambda m: list(m.shape),
@@ -90,6 +96,8 @@ _SIZES: dict[str, Callable] = {
     "aten::sym_numel": lambda m: numel(m.shape),
     "aten::storage_offset": lambda m: m.offset,
     "aten::sym_storage_offset": lambda m: m.offset,
+    "aten::is_same_size": lambda m, other: bool(m.shape == other.m.shape),
+    "aten::_has_same_storage_numel": _same_storage_numel,
     "aten::_linalg_check_errors": lambda m, name: None,
 }
 

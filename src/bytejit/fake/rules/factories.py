@@ -10,9 +10,10 @@ import torch
 
 from bytejit.common.dtypes import INDEX_DTYPES
 from bytejit.common.factory_ops import FACTORIES
-from bytejit.common.spec import channels_last_stride, wrap_dim
+from bytejit.common.spec import channels_last_stride, contiguous_stride, wrap_dim
 
 from .core import (
+    FakeStorage,
     HasMeta,
     Meta,
     NeedsMeta,
@@ -22,6 +23,7 @@ from .core import (
     is_contiguous,
     is_one,
     new,
+    numel,
     row,
 )
 from .elementwise import like_stride, promoted
@@ -244,3 +246,13 @@ def _empty_permuted(size: Sequence[Size], physical_layout: Sequence[int], **opti
     for d in reversed(physical_layout):
         stride[d], step = step, step * size[d]
     return _made(size, tuple(stride), **options)
+
+
+@row("_new_zeros_with_same_feature_meta")
+def _zeros_like_another(x: HasMeta, other: HasMeta, *, self_num_batch_dims: int = 0) -> Meta:
+    """The zeros lie as `other` does, in a storage of as many elements, once for each place in the batch of `x`."""
+    batch, like = x.m.shape[:self_num_batch_dims], other.m
+    count = like.store.nbytes // like.dtype.itemsize
+    outer = tuple(count * step for step in contiguous_stride(batch))
+    store = FakeStorage(numel(batch) * count * x.m.dtype.itemsize)
+    return Meta((*batch, *like.shape), (*outer, *like.stride), like.offset, x.m.dtype, x.m.device, store)
