@@ -3,6 +3,7 @@
 import collections
 import copy
 import types
+import typing
 
 import pytest
 import torch
@@ -157,6 +158,34 @@ def test_operations(expression, cls, args, where):
     exec(compile(text, "<operation>", "exec"), space)
     specs = [Spec(lambda r: eval(f"{name}({args})", space))] if where == "outside" else []
     check(space["program"], F(4), *specs, calls=2)
+
+
+PARTS = ("{0.v} {0.t[1][q]:>3} {0[0]} {0[a]}", "{1[0].what!r} {2.shape} {2.dtype}", "{0.nope}", "{1[9]}", "{1[z]}", "{3}")
+
+
+@case(F(4), graphs=1)
+def test_parts_of_objects_in_texts(x):
+    """Attributes and items of objects that a text asks for, whatever their names"""
+
+    class Shown:
+        t: typing.ClassVar = [0, {"q": 1}]
+
+        def __init__(self, v):
+            self.v, self.what = v, self
+
+        def __getitem__(self, key):
+            return f"<{key!r}>"
+
+        def __repr__(self):
+            return "{0.__class__.__name__}({0.v})".format(self)  # noqa: UP032
+
+    shown, said = Shown(3), []
+    for text in PARTS:
+        try:
+            said.append(text.format(shown, [shown], x))
+        except (AttributeError, IndexError, TypeError) as e:
+            said.append(str(e))
+    return x + 1, said, "{k.v} {n}".format_map({"k": shown, "n": 2})
 
 
 FORMAT = "{} {:>5} {k!r}"

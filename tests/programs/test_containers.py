@@ -412,7 +412,8 @@ def test_heapq_bisect_copy(x):
     heapq.heappush(h, 0)
     src = [1, [2, x]]
     sh, dp = copy.copy(src), copy.deepcopy([1, [2]])
-    return heapq.heappop(h), bisect.bisect([1, 3, 5], 3), sh[1] is src[1], dp, x + h[0]
+    few = heapq.nsmallest(2, [(3, x), (1, x), (2, x)]), heapq.nlargest(1, [src[0], 3], key=lambda n: -n)
+    return heapq.heappop(h), bisect.bisect([1, 3, 5], 3), sh[1] is src[1], dp, x + h[0], few
 
 
 @case(F(4), graphs=1)

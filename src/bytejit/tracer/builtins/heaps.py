@@ -59,8 +59,8 @@ def heappushpop(heap: list, item: Any) -> Any:
     return item
 
 
-# 3.14+: the largest item first
-@replaces(*newer(heapq, "heapify_max"))
+# the largest item first: private names until 3.14
+@replaces(*newer(heapq, "heapify_max", "_heapify_max"))
 def heapify_max(x: Any) -> None:
     for i in reversed(range(len(x) // 2)):
         heapq._siftup_max(x, i)  # type: ignore[attr-defined]
@@ -72,12 +72,12 @@ def heappush_max(heap: list, item: Any) -> None:
     heapq._siftdown_max(heap, 0, len(heap) - 1)  # type: ignore[attr-defined]
 
 
-@replaces(*newer(heapq, "heappop_max"))
+@replaces(*newer(heapq, "heappop_max", "_heappop_max"))
 def heappop_max(heap: list) -> Any:
     return first_out(heap, heapq._siftup_max)  # type: ignore[attr-defined]
 
 
-@replaces(*newer(heapq, "heapreplace_max"))
+@replaces(*newer(heapq, "heapreplace_max", "_heapreplace_max"))
 def heapreplace_max(heap: list, item: Any) -> Any:
     return first_replaced(heap, item, heapq._siftup_max)  # type: ignore[attr-defined]
 

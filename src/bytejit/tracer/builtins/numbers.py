@@ -26,7 +26,7 @@ from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
 from bytejit.tracer.objects.own_methods import is_plain_instance, own_method, stand_in
-from bytejit.tracer.objects.plain_parts import Said
+from bytejit.tracer.objects.plain_parts import in_text
 from bytejit.tracer.sizes.called_anew import call_anew
 
 
@@ -267,22 +267,17 @@ def str_format(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if filled is not None:
         return filled
     text = t.const(args[0])
-    values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
+    values = [in_text(t, v) for v in (*args[1:], *kwargs.values())]
     named = dict(zip(kwargs, values[len(args) - 1 :]))
-    try:
-        return t.operators.fold(lambda: text.format(*values[: len(args) - 1], **named))
-    except Raised as e:
-        if any(isinstance(v, Said) for v in values) and issubclass(e.exc.cls, (AttributeError, TypeError)):
-            raise Break("str.format of a part of an object") from None
-        raise
+    return t.operators.fold(lambda: text.format(*values[: len(args) - 1], **named))
 
 
-def _formatted(t: Tracer, v: Var) -> Any:
-    """A constant, or what stands for a value in a format."""
-    try:
-        return to_python(t, v, classes=True)
-    except NotConstant:
-        return Said.of(t, v)
+@models(str.format_map)
+def format_map(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if isinstance(args[0], InstanceVar):
+        raise Break("a format in a subclass of str")
+    text, given = t.const(args[0]), in_text(t, args[1])
+    return t.operators.fold(lambda: text.format_map(given))
 
 
 @models(builtins.slice)

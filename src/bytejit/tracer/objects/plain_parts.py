@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
+from bytejit.tracer.core.constants import NotConstant, to_python
 from bytejit.tracer.core.descriptions import OF_OWN_KIND
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -16,28 +18,50 @@ from .own_methods import OF_MAPPINGS, answers
 MUTABLE = (SeqVar, DictVar, SetVar)
 
 
-class Said:
-    """Stands for a value in a format whose text is made in the trace. Its methods raise: Break, Raised."""
+def in_text(t: Tracer, v: Var) -> Any:
+    """A constant, or what stands for a value in a format."""
+    try:
+        return to_python(t, v, classes=True)
+    except NotConstant:
+        return Said.of(t, v)
 
-    t: Tracer
-    v: Var
+
+class Said:
+    """Stands for a value in a format whose text is made in the trace: its attributes and items are the value's. Its methods
+    raise: Break, Raised."""
 
     @staticmethod
     def of(t: Tracer, v: Var) -> Said:
         """Returns what stands for `v`: a number where it is one."""
         number = v.base.obj if isinstance(v, InstanceVar) and isinstance(v.base, Known) else None
         made = SaidInt(number) if isinstance(number, int) else SaidFloat(number) if isinstance(number, float) else Said()
-        made.t, made.v = t, v
+        object.__setattr__(made, "what", (t, v))
         return made
 
     def __str__(self) -> str:
-        return self.t.const(self.t.calls.call_python(str, [self.v]))
+        t, v = _what(self)
+        return t.const(t.calls.call_python(str, [v]))
 
     def __repr__(self) -> str:
-        return self.t.const(self.t.calls.call_python(repr, [self.v]))
+        t, v = _what(self)
+        return t.const(t.calls.call_python(repr, [v]))
 
     def __format__(self, spec: str) -> str:
-        return self.t.const(self.t.calls.call_python(format, [self.v, Known(spec)]))
+        t, v = _what(self)
+        return t.const(t.calls.call_python(format, [v, Known(spec)]))
+
+    def __getattribute__(self, name: str) -> Any:
+        t, v = _what(self)
+        return in_text(t, t.attributes.getattr(v, name))
+
+    def __getitem__(self, key: int | str) -> Any:
+        t, v = _what(self)
+        return in_text(t, t.subscripts.getitem(v, Known(key)))
+
+
+def _what(said: Said) -> tuple[Tracer, Var]:
+    """The value that an object stands for; its attributes are the value's."""
+    return object.__getattribute__(said, "what")  # type: ignore[no-any-return]
 
 
 class SaidInt(Said, int):
