@@ -21,7 +21,7 @@ from bytejit.codegen.loops.sizes import Real, SizeText
 from bytejit.common.graph_script import stack_trace
 from bytejit.common.quiet_reads import function_of
 from bytejit.common.where import Where, where_of_function
-from bytejit.guards.kinds import SizeCondition
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.sources import Source, TensorSize, TensorStride
 from bytejit.tools.inspection import Region, recording
 from bytejit.tracer.torch.control_flow import Branches

@@ -21,11 +21,12 @@ from torch import nn
 from bytejit.common.options import Options
 from bytejit.compat import class_versions
 from bytejit.guards.class_lookups import ClassLookups, Lookup, find
+from bytejit.guards.conditions import ComputedItems, Distinct, SizeCondition
 from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
 from bytejit.guards.item_sources import DictItem, TupleItem
-from bytejit.guards.kinds import KINDS, ComputedItems, Distinct, SizeCondition
+from bytejit.guards.kinds import KINDS
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.native_checker import CHECKER
 from bytejit.guards.source import params_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .conditions import SizeCondition, expression_text
 from .item_sources import present
-from .kinds import SizeCondition, expression_text
 from .references import Ref, SourcePrinter
 from .source import Source, source
 from .sources import Computed

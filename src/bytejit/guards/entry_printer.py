@@ -10,7 +10,7 @@ from bytejit.common.overriding import overrides, unasked
 
 from .global_state import GlobalState
 from .guard_set import Guard, GuardSet
-from .kinds import DISTINCT, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE
+from .kinds import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS
 from .program import GuardProgram
 from .sources import (
     Cell,
@@ -117,7 +117,7 @@ def count_uses(guards: list[Guard], inputs: list[Source]) -> dict[Source, int]:
 
     for guard in guards:
         read(guard.source, 1 if KINDS[guard.kind].once else 2)
-        for other in other_sources(guard):
+        for other in KINDS[guard.kind].others(guard.value):
             read(other, 1)
     for source in inputs:
         read(source, 1)
@@ -127,14 +127,6 @@ def count_uses(guards: list[Guard], inputs: list[Source]) -> dict[Source, int]:
 def guarded_types(guards: list[Guard]) -> dict[Source, Ref]:
     types = {g.source: g.value for g in guards if g.kind == TYPE_IS}
     return types | {g.source: Ref(g.value.type) for g in guards if g.kind == TENSOR}
-
-
-def other_sources(guard: Guard) -> list[Source]:
-    if guard.kind == "EXPR":
-        return [source for _, source in guard.value.names]
-    if guard.kind in (DISTINCT, VALUE):
-        return list(guard.value.sources[1:])
-    return [guard.value[0]] if guard.kind == "ALIAS" else []
 
 
 MODES = GlobalState("function_modes")
@@ -148,11 +140,11 @@ def ordered(guards: GuardSet) -> list[Guard]:
     """
 
     def phase(guard: Guard) -> int:
-        if guard.kind == VALUE:  # dear, and right only for tensors that have been checked
+        if KINDS[guard.kind].last:
             return 3
         if guard.kind == GLOBAL_STATE:  # a mode would be told of what the guards ask of tensors
             return -1 if guard.source == MODES else 1
-        near = not guard.source.bases() and not any(s.bases() for s in other_sources(guard))
+        near = not guard.source.bases() and not any(s.bases() for s in KINDS[guard.kind].others(guard.value))
         return 0 if near and isinstance(guard.source, (Local, StackSlot)) else 2
 
     return sorted(guards, key=phase)

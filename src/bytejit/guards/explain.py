@@ -156,7 +156,7 @@ def _one_object(guard: Guard, frame: dict[str, Any]) -> str:
 
 def _explain(guard: Guard, value: Any) -> str:
     row = KINDS[guard.kind]
-    want = guard.value[0].name() if guard.kind == "ALIAS" else guard.value
+    want = row.shown(guard.value) if row.shown else guard.value
     got: Any = ""
     if row.seen:
         try:

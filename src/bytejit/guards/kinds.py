@@ -1,25 +1,43 @@
 """Kinds of guards: what a trace read from outside and baked in. A guard is a source, a kind, and the value seen while tracing.
 
-Each kind is one row of KINDS: the check as Python text, what to show when it fails, and a rough cost.
+Each kind is one row of KINDS, which says all of it: the check as Python text and as a step of compiled code, the value
+that is kept, which other guards it makes redundant, and the message when it fails.
 """
 
 from __future__ import annotations
 
-import math
-import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import repeat
-from operator import is_
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, Protocol
 
 import torch
 
-from .class_lookups import ClassCheck, ClassLookups
-from .equality import same
-from .references import PLAIN_VALUE, Ref, SourcePrinter
+from bytejit.common.overriding import overrides
+from bytejit.common.where import short_path
+from bytejit.compat import class_versions
+
+from .checks import (
+    class_text,
+    computed_text,
+    distinct_text,
+    equals_as_text,
+    equals_text,
+    function_text,
+    id_is_text,
+    keys_text,
+    set_items_text,
+    state_text,
+    type_is_text,
+)
+from .class_lookups import UNKNOWN, ClassCheck, ClassLookups
+from .conditions import Distinct, expression_text
+from .native_checker import row as tensor_words
+from .references import Ref, SourcePrinter, class_can_change, plain
 from .source import Source
-from .tensor_checks import identity, tensor_checks
+from .sources import KnownSource, Scope
+from .tensor_checks import TensorCheck, neg_possible, tensor_checks
 
 TYPE_IS = "TYPE_IS"  # value: the exact type
 ID_IS = "ID_IS"  # value: the object itself
@@ -42,187 +60,293 @@ CLASS = "CLASS"  # value: ClassLookups; source: the class
 VALUE = "VALUE"  # value: ComputedItems, whose first source is the guard's own
 
 
-@dataclass(frozen=True)
-class SizeCondition:
-    """A Python condition over named ints: `SizeCondition("s0 + 1 < s1", (("s0", source), ("s1", source)))`."""
-
-    text: str
-    names: tuple[tuple[str, Source], ...]
-
-    def __repr__(self) -> str:
-        return self.text + " where " + ", ".join(f"{n} = {s.name()}" for n, s in self.names)
+class NoStep(Exception):
+    """Raised by a row's `step`: compiled code cannot check this guard, Python does."""
 
 
-@dataclass(frozen=True)
-class Distinct:
-    """Objects of one type: `changed` by the region, and `others` that it reads. Each of the changed is another object than all
-    others and than the other changed ones. One guard: as pairs, those of a model's parameters would be its square."""
+class StepWriter(Protocol):
+    """The table of compiled checks that a row's `step` writes for (`GuardProgram`). What it returns are words of a step."""
 
-    changed: tuple[Source, ...]
-    others: tuple[Source, ...]
+    def fetched(self, source: Source) -> int:
+        """The slot that holds a source's value. Raises: NoStep where compiled code cannot fetch it."""
+        ...
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return (*self.changed, *self.others)
+    def object(self, ref: Ref) -> int:
+        """The slot that holds an object known by identity."""
+        ...
 
-    def __repr__(self) -> str:
-        return f"{len(self.changed)} changed, {len(self.others)} read"
+    def address(self, obj: Any) -> int:
+        """The address of an object that lives as long as the table. Raises: Bug for one that is held weakly."""
+        ...
 
-
-def distinct(changed: tuple, others: tuple) -> bool:
-    """Whether what `Distinct` says holds for some objects."""
-    seen = set(map(id, changed))
-    return len(seen) == len(changed) and seen.isdisjoint(map(id, others))
-
-
-@dataclass(frozen=True, eq=False)
-class ComputedItems:
-    """A value that a pure function of some tensors gave: `run(*sources)` is a tensor, `want` its items."""
-
-    run: Callable[..., Any]
-    sources: tuple[Source, ...]
-    want: Any
-
-    def __repr__(self) -> str:
-        return f"{str(self.want)[:60]} from {', '.join(s.name() for s in self.sources)}"
+    def type_of(self, source: Source) -> type | None:
+        """The exact type of a source's value, where other guards hold it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class GuardKind:
-    """One kind of guard: how to print its check over the text of the value, and what to show when it fails."""
+    """One kind of guard. The functions are given the value that the guard keeps."""
 
-    check: Callable[[SourcePrinter, str, Any], str]
-    seen: str  # expression over {x} for what is there now; "" shows nothing
-    says: str  # "{name}", "{want}", "{got}"
-    once: bool = True  # the check reads the value's text once (else it is fetched into a local first)
-    cost: int = 30  # nanoseconds, rough
-
-
-def _type_is(at: SourcePrinter, x: str, value: Any) -> str:
-    return f"type({x}) is {identity(at, value)}"
-
-
-def _id_is(at: SourcePrinter, x: str, value: Any) -> str:
-    return f"{x} is {identity(at, value)}"
-
-
-def _equals(at: SourcePrinter, x: str, value: Any) -> str:
-    if value is None or type(value) is bool or value is Ellipsis:
-        return f"{x} is {value!r}"
-    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return f"{x} is {at.bind(value)}"
-    const = at.bind(value)
-    if type(value) in (int, str):
-        return f"({x} is {const} or (type({x}) is {type(value).__name__} and {x} == {value!r}))"
-    return f"({x} is {const} or {at.bind(same, 'same')}({x}, {const}))"
+    check: Callable[[SourcePrinter, str, Any], str]  # (printer, text of what is there now, value) -> the check as Python
+    says: str  # when it fails, over {name}, {want} and {got}
+    seen: str = "{x}"  # expression for {got}; "" shows nothing
+    shown: Callable[[Any], str] | None = None  # the value as text: {want}; None: its repr
+    once: bool = True  # the check has the text of what is there now once (else it is fetched into a local first)
+    last: bool = False  # checked after all others
+    later: bool = False  # may be checked once more after the call, where it reads globals only
+    keep: Callable[[Any], Any] = lambda value: value  # what was seen -> the value that a guard keeps, objects as Ref
+    apart: Callable[[Any], Any] = lambda value: False  # tells those on one source apart; by default there is one
+    others: Callable[[Any], Iterable[Source]] = lambda value: ()  # sources that the check reads besides the guard's own
+    sure: Callable[[Source], bool] = lambda source: False  # on this source it cannot fail: no guard is added
+    implies: Callable[[Any, str], bool] = lambda value, kind: False  # a guard of another kind on the same source is redundant
+    # the step of compiled code: an op of native_checker.OPS and its words, or () where fetching is the check
+    step: Callable[[StepWriter, Source, Any], tuple] | None = None
 
 
-def _equals_as(at: SourcePrinter, x: str, value: tuple[type, Any]) -> str:
-    return f"{at.bind(same, 'same')}({at.bind(PLAIN_VALUE[value[0]], 'plain')}({x}), {at.bind(value[1])})"
+# ---- what is kept, and what tells guards apart
 
 
-def _keys(at: SourcePrinter, x: str, keys: tuple) -> str:
-    if all(type(k) is str for k in keys):
-        return f"[*{x}] == {at.bind(list(keys))}" if keys else f"not {x}"
-    for k in keys:
-        if isinstance(k, Ref):
-            at.watch(k)
-    if all(isinstance(k, Ref) for k in keys):
-        return f"{at.bind(_are, 'are')}({x}, {at.bind([k.getter for k in keys])})"
-    if any(isinstance(k, Ref) for k in keys):
-        return f"{at.bind(_mixed_keys, 'keys')}({x}, {at.bind(list(keys))})"
-    return f"{at.bind(same, 'same')}([*{x}], {at.bind(list(keys))})"
+def by_value(value: Any) -> Any:
+    """For `apart`: guards with different values are different guards."""
+    return (type(value), value)
 
 
-def _are(found: Iterable, getters: list[Callable[[], Any]]) -> bool:
-    """Whether these are the objects that the getters return, all alive. Cost: 60 ns an object."""
-    now, known = [*found], [get() for get in getters]
-    return len(now) == len(known) and all(map(is_, now, known)) and not any(map(is_, known, repeat(None)))
+def _object(value: Any) -> Any:
+    return value if value is None or value is Ellipsis or type(value) is bool else Ref(value)
 
 
-def _mixed_keys(found: Any, keys: list) -> bool:
-    """Whether the keys are these: objects (Ref) by identity, plain values strictly by value."""
-    now = [*found]
-    return len(now) == len(keys) and all(k.is_(a) if isinstance(k, Ref) else same(a, k) for a, k in zip(now, keys))
+def _plain_or_ref(value: Any) -> Any:
+    return value if isinstance(value, Ref) or plain(value) else Ref(value)
 
 
-def _set_items(at: SourcePrinter, x: str, items: Any) -> str:
-    if isinstance(items, frozenset):
-        return f"{x} == {at.bind(items)} and {{*map(type, {x})}} == {at.bind({type(i) for i in items})}"
-    return _keys(at, x, items)
+def _items(value: Any) -> Any:
+    return value if isinstance(value, frozenset) else tuple(map(_plain_or_ref, value))
 
 
-def _expr(at: SourcePrinter, x: str, value: SizeCondition) -> str:
-    return f"({expression_text(at, value)})"
+def _function_facts(value: Any) -> tuple:
+    """What a function is now: its code can be replaced."""
+    if type(value) is tuple:
+        return value
+    return value.__code__, len(value.__defaults__ or ()), tuple(value.__kwdefaults__ or ())
 
 
-def expression_text(at: SourcePrinter, value: SizeCondition) -> str:
-    """Its text with each name replaced by that source's."""
-    namespace = {name: at.source(source) for name, source in value.names}
-    names = "|".join(map(re.escape, namespace))
-    text = re.sub(rf"\b(?:{names})\b", lambda found: namespace[found.group()], value.text) if names else value.text
-    at.env.setdefault("math", math)
-    return text
+def _code_text(value: tuple) -> str:
+    """A function's code in a message: its name and place, without its address."""
+    code = value[0]
+    if not isinstance(code, CodeType):
+        return repr(code)
+    return f"{code.co_qualname} at {short_path(code.co_filename)}:{code.co_firstlineno}"
 
 
-def _function(at: SourcePrinter, x: str, value: tuple) -> str:
+# ---- what cannot fail, and what makes others redundant
+
+
+def _type_is_sure(source: Source) -> bool:
+    return isinstance(source, Scope) or (isinstance(source, KnownSource) and not class_can_change(source.ref.get()))
+
+
+def _identity_implies(value: Any, kind: str) -> bool:
+    if kind == TYPE_IS:  # an instance of a Python class can be given another __class__ later
+        return not isinstance(value, Ref) or not class_can_change(value.get())
+    return kind == EQUALS and not isinstance(value, Ref)
+
+
+def _items_imply(value: Any, kind: str) -> bool:
+    """A set's items in their order are more than its items."""
+    return kind in (LEN_IS, DICT_ABSENT) or kind == SET_ITEMS and isinstance(value, tuple)
+
+
+# ---- steps of compiled code
+
+
+def _weak(value: Any) -> bool:
+    return isinstance(value, Ref) and value.weak
+
+
+def _type_step(to: StepWriter, source: Source, value: Ref) -> tuple:
+    x = to.fetched(source)
+    return ("CLASS_IS", x, to.object(value)) if _weak(value) else ("TYPE_IS", x, to.address(value))
+
+
+def _id_step(to: StepWriter, source: Source, value: Any) -> tuple:
+    x = to.fetched(source)
+    return ("ALIAS", x, to.object(value), 1) if _weak(value) else ("IS", x, to.address(value), 1)
+
+
+def _equals_step(to: StepWriter, source: Source, value: Any) -> tuple:
+    singletons = value is None or value is Ellipsis or type(value) is bool
+    by_identity = singletons or isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
+    x = to.fetched(source)
+    return ("IS", x, to.address(value), 1) if by_identity else ("EQUALS", x, to.address(value))
+
+
+def _keys_step(to: StepWriter, source: Source, keys: tuple) -> tuple:
+    if any(type(k) is not str for k in keys):
+        raise NoStep
+    x = to.fetched(source)
+    return ("KEYS", x, to.address(list(keys))) if keys else ("TRUE", x, 0)
+
+
+def _absent_step(to: StepWriter, source: Source, key: Any) -> tuple:
+    x = to.fetched(source)
+    if _weak(key):
+        raise NoStep
+    return "HAS", x, to.address(sys.intern(key) if type(key) is str else key), 0
+
+
+def _present_step(to: StepWriter, source: Source, value: None) -> tuple:
+    to.fetched(source)
+    return ()
+
+
+def _tensor_step(to: StepWriter, source: Source, value: TensorCheck) -> tuple:
+    words = None if overrides(value.type) else tensor_words(value, neg_possible(value))
+    if words is None:
+        raise NoStep
+    return "TENSOR", to.fetched(source), *words
+
+
+def _distinct_step(to: StepWriter, source: Source, value: Distinct) -> tuple:
+    return "DISTINCT", len(value.changed), len(value.others), *map(to.fetched, value.sources)
+
+
+def _function_step(to: StepWriter, source: Source, value: tuple) -> tuple:
     code, count, keys = value
-    return " and ".join(
-        [
-            f"{x}.__code__ is {at.bind(code)}",
-            f"len({x}.__defaults__) == {count}" if count else f"not {x}.__defaults__",
-            f"[*{x}.__kwdefaults__] == {at.bind(list(keys))}" if keys else f"not {x}.__kwdefaults__",
-        ]
-    )
+    if keys or to.type_of(source) is not FunctionType:
+        raise NoStep
+    return "FUNCTION", to.fetched(source), to.address(code), count
 
 
-def _state(at: SourcePrinter, x: str, value: Any) -> str:
-    if type(value) is bool or (type(value) is int and value == 0):  # these getters return a bool or a count
-        return x if value else f"not {x}"
-    return f"{x} == {at.literal(value)}" if type(value) in (int, tuple) else f"{x} is {identity(at, value)}"
+def _class_step(to: StepWriter, source: Source, value: ClassLookups) -> tuple:
+    x = to.fetched(source)
+    return "CLASS", x, class_versions.place() or 0, UNKNOWN, to.address(ClassCheck(value).again)
 
 
-def _class(at: SourcePrinter, x: str, value: ClassLookups) -> str:
-    return f"{at.bind(ClassCheck(value), 'class')}.holds({x})"
-
-
-def _computed(at: SourcePrinter, x: str, value: ComputedItems) -> str:
-    tensors = [x, *(at.source(s) for s in value.sources[1:])]
-    return f"{at.bind(value.run, 'value')}({', '.join(tensors)}).tolist() == {at.bind(value.want)}"
-
-
-def _distinct(at: SourcePrinter, x: str, value: Distinct) -> str:
-    changed = [x, *map(at.source, value.changed[1:])]
-    others = map(at.source, value.others)
-    return f"{at.bind(distinct, 'distinct')}(({', '.join(changed)},), ({''.join(f'{o}, ' for o in others)}))"
-
-
-def _truth(at: SourcePrinter, x: str, value: bool) -> str:
-    return f"{x}" if value else f"not {x}"
-
+WAS = "{name} was {want}, is {got}"
 
 KINDS: dict[str, GuardKind] = {
-    TYPE_IS: GuardKind(_type_is, "type({x})", "{name} was a {want}, is a {got}", cost=15),
-    ID_IS: GuardKind(_id_is, "{x}", "{name} is another object: was {want}, is {got}", cost=20),
-    EQUALS: GuardKind(_equals, "{x}", "{name} was {want}, is {got}", once=False, cost=20),
-    EQUALS_AS: GuardKind(_equals_as, "{x}", "{name} was {want}, is {got}", cost=300),
-    BOOL: GuardKind(_truth, "bool({x})", "bool({name}) was {want}, is {got}", cost=20),
-    LEN_IS: GuardKind(lambda at, x, v: f"len({x}) == {v}", "len({x})", "len({name}) was {want}, is {got}", cost=40),
-    DICT_KEYS: GuardKind(_keys, "[*{x}]", "keys of {name} were {want}, are {got}", cost=150),
-    DICT_ABSENT: GuardKind(lambda at, x, v: f"{at.literal(v)} not in {x}", "", "{name} has got the key {want}", cost=25),
-    PRESENT: GuardKind(lambda at, x, v: f"[{x}]", "", "{name} cannot be fetched", cost=25),
-    ATTR_ABSENT: GuardKind(lambda at, x, v: f"not hasattr({x}, {v!r})", "", "{name} has got the attribute {want}", cost=500),
-    SET_ITEMS: GuardKind(_set_items, "{x}", "items of {name} were {want}, are {got}", once=False, cost=200),
+    TYPE_IS: GuardKind(
+        type_is_text,
+        "{name} was a {want}, is a {got}",
+        seen="type({x})",
+        later=True,
+        keep=_object,
+        sure=_type_is_sure,
+        step=_type_step,
+    ),
+    ID_IS: GuardKind(
+        id_is_text,
+        "{name} is another object: was {want}, is {got}",
+        later=True,
+        keep=_object,
+        sure=lambda source: isinstance(source, (KnownSource, Scope)),
+        implies=_identity_implies,
+        step=_id_step,
+    ),
+    EQUALS: GuardKind(
+        equals_text,
+        WAS,
+        once=False,
+        later=True,
+        implies=lambda value, kind: kind in (TYPE_IS, BOOL, LEN_IS),
+        step=_equals_step,
+    ),
+    EQUALS_AS: GuardKind(equals_as_text, WAS),
+    BOOL: GuardKind(
+        lambda at, x, value: x if value else f"not {x}",
+        "bool({name}) was {want}, is {got}",
+        seen="bool({x})",
+        later=True,
+        step=lambda to, source, value: ("TRUE", to.fetched(source), int(value)),
+    ),
+    LEN_IS: GuardKind(
+        lambda at, x, value: f"len({x}) == {value}",
+        "len({name}) was {want}, is {got}",
+        seen="len({x})",
+        later=True,
+        step=lambda to, source, value: ("LEN", to.fetched(source), value),
+    ),
+    DICT_KEYS: GuardKind(
+        keys_text,
+        "keys of {name} were {want}, are {got}",
+        seen="[*{x}]",
+        later=True,
+        keep=_items,
+        implies=lambda value, kind: kind in (LEN_IS, DICT_ABSENT),
+        step=_keys_step,
+    ),
+    DICT_ABSENT: GuardKind(
+        lambda at, x, value: f"{at.literal(value)} not in {x}",
+        "{name} has got the key {want}",
+        seen="",
+        later=True,
+        keep=_plain_or_ref,
+        apart=by_value,
+        step=_absent_step,
+    ),
+    PRESENT: GuardKind(lambda at, x, value: f"[{x}]", "{name} cannot be fetched", seen="", step=_present_step),
+    ATTR_ABSENT: GuardKind(
+        lambda at, x, value: f"not hasattr({x}, {value!r})",
+        "{name} has got the attribute {want}",
+        seen="",
+        later=True,
+        apart=by_value,
+    ),
+    SET_ITEMS: GuardKind(
+        set_items_text,
+        "items of {name} were {want}, are {got}",
+        once=False,
+        keep=_items,
+        apart=lambda value: isinstance(value, frozenset),
+        implies=_items_imply,
+    ),
     TENSOR: GuardKind(
-        lambda at, x, v: " and ".join(tensor_checks(at, x, v)), "{x}", "{name} was {want}, is {got}", once=False, cost=300
+        lambda at, x, value: " and ".join(tensor_checks(at, x, value)),
+        WAS,
+        once=False,
+        implies=lambda value, kind: kind == TYPE_IS,
+        step=_tensor_step,
     ),
-    EXPR: GuardKind(_expr, "", "{want} no longer holds", cost=60),
+    EXPR: GuardKind(
+        lambda at, x, value: f"({expression_text(at, value)})",
+        "{want} no longer holds",
+        seen="",
+        apart=by_value,
+        others=lambda value: [source for _, source in value.names],
+    ),
     ALIAS: GuardKind(
-        lambda at, x, v: f"{x} is {'' if v[1] else 'not '}{at.source(v[0])}", "", "whether {name} is {want} changed", cost=15
+        lambda at, x, value: f"{x} is {'' if value[1] else 'not '}{at.source(value[0])}",
+        "whether {name} {want} changed",
+        seen="",
+        shown=lambda value: f"is {'' if value[1] else 'not '}{value[0].name()}",
+        apart=by_value,
+        others=lambda value: value[:1],
+        step=lambda to, source, value: ("ALIAS", to.fetched(source), to.fetched(value[0]), int(value[1])),
     ),
-    DISTINCT: GuardKind(_distinct, "", "{name} and {want} have become one object", cost=200),
-    GLOBAL_STATE: GuardKind(_state, "{x}", "{name} was {want}, is {got}", cost=30),
-    FUNCTION: GuardKind(_function, "{x}", "{name} has another code or other defaults", once=False, cost=60),
-    CLASS: GuardKind(_class, "", "{name} has changed, of which these were looked for: {want}", cost=100),
-    VALUE: GuardKind(_computed, "{x}", "what was computed from {name} was {want}, is another", cost=8000),
+    DISTINCT: GuardKind(
+        distinct_text,
+        "{name} and {want} have become one object",
+        seen="",
+        apart=by_value,
+        others=lambda value: value.sources[1:],
+        step=_distinct_step,
+    ),
+    GLOBAL_STATE: GuardKind(state_text, WAS),
+    FUNCTION: GuardKind(
+        function_text,
+        "{name} has another code or other defaults",
+        shown=_code_text,
+        once=False,
+        keep=_function_facts,
+        step=_function_step,
+    ),
+    CLASS: GuardKind(class_text, "{name} has changed, of which these were looked for: {want}", seen="", step=_class_step),
+    VALUE: GuardKind(  # right only for tensors that have been checked, and dear
+        computed_text,
+        "what was computed from {name} was {want}, is another",
+        last=True,
+        apart=by_value,
+        others=lambda value: value.sources[1:],
+    ),
 }

@@ -9,16 +9,14 @@ from collections.abc import Callable, Sequence
 from bytejit.common.interrupts import from_handler
 
 from .guard_set import Guard
-from .kinds import ATTR_ABSENT, BOOL, DICT_ABSENT, DICT_KEYS, EQUALS, ID_IS, KINDS, LEN_IS, TYPE_IS
+from .kinds import KINDS
 from .sources import SourcePrinter
-
-KINDS_CHECKED_LATER = frozenset((ATTR_ABSENT, BOOL, DICT_ABSENT, DICT_KEYS, EQUALS, ID_IS, LEN_IS, TYPE_IS))
 
 
 def checked_later(guards: Sequence[Guard]) -> Callable[[], bool] | None:
     """Returns a function that checks the guards; None where they read more than globals: locals of the call, tensors."""
     at = SourcePrinter()
-    if any(g.kind not in KINDS_CHECKED_LATER for g in guards):
+    if not all(KINDS[g.kind].later for g in guards):
         return None
     text = " and ".join(f"({KINDS[g.kind].check(at, g.source.expr(at), g.value)})" for g in guards)
     tree = ast.parse(text, "<bytejit guards>", mode="eval")

@@ -11,23 +11,18 @@ import array
 import builtins
 import collections
 import sys
-from types import FunctionType, GetSetDescriptorType
+from types import GetSetDescriptorType
 from typing import Any
 
-import torch
-
 from bytejit.common.errors import Bug
-from bytejit.common.overriding import overrides
 from bytejit.common.quiet_reads import HEAP_TYPE
-from bytejit.compat import class_versions
 
-from .class_lookups import UNKNOWN, ClassCheck
 from .equality import same
 from .guard_set import Guard
 from .item_sources import DictItem, TupleItem
-from .kinds import ALIAS, BOOL, CLASS, DICT_ABSENT, DICT_KEYS, DISTINCT, EQUALS, FUNCTION, ID_IS, LEN_IS, PRESENT, TENSOR, TYPE_IS
+from .kinds import KINDS, TENSOR, NoStep
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
-from .native_checker import CHECKER, HINTED, OP, row, table
+from .native_checker import CHECKER, HINTED, OP, table
 from .references import PLAIN_TYPES, Ref
 from .sources import (
     Attr,
@@ -49,17 +44,10 @@ from .sources import (
     StackSlot,
     Type,
 )
-from .tensor_checks import neg_possible
 
 FEWEST = 8  # the least number of guards, without a tensor among them: for fewer the call costs more than it saves
 ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
 DICTS = (id(dict), id(collections.OrderedDict))  # classes that never die
-
-
-def _by_identity(value: Any) -> bool:
-    """Constants that EQUALS compares by identity alone."""
-    singletons = value is None or value is Ellipsis or type(value) is bool
-    return singletons or isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
 
 
 def _own_dict(kind: type) -> bool:
@@ -148,11 +136,11 @@ class GuardProgram:
                 self.args.append(name)
             return self._make("ARG", self.args.index(name))
         if isinstance(source, (KnownSource, Scope)):
-            return self._object(source.ref)
+            return self.object(source.ref)
         if isinstance(source, Builtin):
-            return self._item(self._make("CONST", self._address(builtins.__dict__)), source.var)
+            return self._item(self._make("CONST", self.address(builtins.__dict__)), source.var)
         if isinstance(source, Type) and source.base in self.at.types:
-            return self._object(self.at.types[source.base])
+            return self.object(self.at.types[source.base])
         bases = source.bases()
         base = self.slot(bases[0]) if len(bases) == 1 else None
         return None if base is None else self._step(source, base)
@@ -185,12 +173,12 @@ class GuardProgram:
         return None
 
     def _attr(self, base: int, name: str) -> int:
-        return self._make("ATTR", base, self._address(sys.intern(name)))
+        return self._make("ATTR", base, self.address(sys.intern(name)))
 
     def _item(self, base: int, key: Any) -> int | None:
         if isinstance(key, Ref) and key.weak:
             return None
-        return self._make("ITEM", base, self._address(sys.intern(key) if type(key) is str else key))
+        return self._make("ITEM", base, self.address(sys.intern(key) if type(key) is str else key))
 
     def _make(self, op: str, *words: int) -> int:
         step = (OP[op], *words)
@@ -199,14 +187,14 @@ class GuardProgram:
             self.steps.append(step)
         return self._made[step]
 
-    def _object(self, ref: Ref) -> int:
+    def object(self, ref: Ref) -> int:
         """The slot of an object known by identity."""
         if not ref.weak:
-            return self._make("CONST", self._address(ref))
+            return self._make("CONST", self.address(ref))
         self.at.watch(ref)
-        return self._make("WEAK", self._address(ref.getter))
+        return self._make("WEAK", self.address(ref.getter))
 
-    def _address(self, obj: Any) -> int:
+    def address(self, obj: Any) -> int:
         """The address of an object, or of that behind a Ref, which lives from now on as long as the table."""
         if isinstance(obj, Ref):
             if obj.weak:
@@ -229,52 +217,29 @@ class GuardProgram:
         return True
 
     def _check(self, guard: Guard) -> tuple | None:
-        value = guard.value
-        words = row(value, neg_possible(value)) if guard.kind == TENSOR and not overrides(value.type) else None
-        made = guard.kind in (ALIAS, DISTINCT, BOOL, CLASS, DICT_ABSENT, EQUALS, ID_IS, LEN_IS, PRESENT, TYPE_IS)
-        made = made or words is not None or (guard.kind == DICT_KEYS and all(type(k) is str for k in value))
-        made = made or (guard.kind == FUNCTION and not value[2] and self._is_function(guard.source))
-        x = self.slot(guard.source) if made else None
-        if x is None:
+        step = KINDS[guard.kind].step
+        if step is None:
             return None
-        weak = isinstance(value, Ref) and value.weak
-        match guard.kind:
-            case "TENSOR":
-                self.tensors += 1
-                return (OP["TENSOR"], x, *(words or ()))
-            case "ALIAS":
-                other = self.slot(value[0])
-                return None if other is None else (OP["ALIAS"], x, other, int(value[1]))
-            case "DISTINCT":
-                slots = [self.slot(s) for s in value.sources]
-                return None if None in slots else (OP["DISTINCT"], len(value.changed), len(value.others), *slots)
-            case "EQUALS":
-                address = self._address(value)
-                return (OP["IS"], x, address, 1) if _by_identity(value) else (OP["EQUALS"], x, address)
-            case "DICT_KEYS":
-                return (OP["KEYS"], x, self._address(list(value))) if value else (OP["TRUE"], x, 0)
-            case "PRESENT":
-                return ()
-            case "DICT_ABSENT":
-                key = sys.intern(value) if type(value) is str else value
-                return None if weak else (OP["HAS"], x, self._address(key), 0)
-            case "CLASS":
-                return (OP["CLASS"], x, class_versions.place() or 0, UNKNOWN, self._address(ClassCheck(value).again))
-            case "FUNCTION":
-                return (OP["FUNCTION"], x, self._address(value[0]), value[1])
-            case "BOOL" | "LEN_IS":
-                return (OP["TRUE" if guard.kind == BOOL else "LEN"], x, int(value))
-            case "TYPE_IS":
-                return (OP["CLASS_IS"], x, self._object(value)) if weak else (OP["TYPE_IS"], x, self._address(value))
-            case "ID_IS":
-                return (OP["ALIAS"], x, self._object(value), 1) if weak else (OP["IS"], x, self._address(value), 1)
-        raise Bug(f"no step checks a guard of kind {guard.kind}")
+        try:
+            words = step(self, guard.source, guard.value)
+        except NoStep:
+            return None
+        self.tensors += guard.kind == TENSOR
+        return (OP[words[0]], *words[1:]) if words else ()
 
-    def _is_function(self, source: Source) -> bool:
+    def fetched(self, source: Source) -> int:
+        """The slot of a source, for a row's `step`. Raises: NoStep."""
+        slot = self.slot(source)
+        if slot is None:
+            raise NoStep
+        return slot
+
+    def type_of(self, source: Source) -> type | None:
+        """The exact type of a source's value, where it is guarded or the source is known by identity."""
         if isinstance(source, KnownSource):
-            return type(source.ref.get()) is FunctionType
+            return type(source.ref.get())
         kind = self.at.types.get(source)
-        return kind is not None and kind.get() is FunctionType
+        return None if kind is None else kind.get()
 
     # ---- handing out
 

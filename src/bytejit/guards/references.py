@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from bytejit.common.quiet_reads import HEAP_TYPE
+
 PLAIN_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 # of torch: equal ones are interchangeable
 VALUES = frozenset({torch.device, torch.dtype, torch.layout, torch.memory_format, torch.Size})
@@ -85,6 +87,13 @@ def permanent(obj: Any) -> bool:
         home = sys.modules.get(module) if isinstance(module, str) else None
         return home is not None and vars(home).get(QUALNAME(obj) if issubclass(cls, type) else obj.__qualname__) is obj
     return False
+
+
+def class_can_change(obj: Any) -> bool:
+    """Whether an object may be given another class."""
+    if issubclass(type(obj), types.ModuleType):  # also a permanent one: modules do this to themselves
+        return True
+    return bool(type(obj).__flags__ & HEAP_TYPE) and not isinstance(obj, (type, torch.Tensor)) and not permanent(obj)
 
 
 # past a metaclass's own: what it says of a class is code of the program

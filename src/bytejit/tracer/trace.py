@@ -17,8 +17,9 @@ from bytejit.common.overriding import overrides
 from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
+from bytejit.guards.conditions import Distinct
 from bytejit.guards.guard_set import GuardSet
-from bytejit.guards.kinds import DISTINCT, TENSOR, Distinct
+from bytejit.guards.kinds import DISTINCT, TENSOR
 from bytejit.guards.references import NotingPrinter, Ref
 from bytejit.guards.sources import Computed, KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.runtime.early_draws import Draw

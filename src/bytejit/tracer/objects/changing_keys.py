@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from bytejit.guards.changing_sources import Looked, length_of
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.item_sources import present
-from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Computed, InstanceDict, PastDict, Scope, Source
 from bytejit.tracer.core.iterator_values import IterVar

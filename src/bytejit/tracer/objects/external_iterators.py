@@ -9,10 +9,10 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.item_sources import TupleItem
 from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, leaves, rest
 from bytejit.guards.iterator_sources import RestOf as RestSource
-from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Attr, CallOf, Item, Source
 from bytejit.tracer.core.iterator_values import IterVar
 from bytejit.tracer.core.signals import Break

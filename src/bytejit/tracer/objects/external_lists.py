@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bytejit.guards.changing_sources import length_of
-from bytejit.guards.kinds import SizeCondition
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.sources import Attr, Item, Source
 from bytejit.tracer.core.values import Known, Lazy, SeqVar, Var
 

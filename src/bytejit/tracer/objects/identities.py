@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from bytejit.guards.kinds import SizeCondition
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.values import FuncVar, Lazy, MethodVar, SymVar, Var

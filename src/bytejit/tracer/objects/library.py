@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.guards.kinds import SizeCondition
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Attr, Called, CallOf, Computed, KnownSource
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python

@@ -15,8 +15,8 @@ import torch
 from bytejit.common import torch_controls
 from bytejit.common.registry import DYNAMIC_DIMS, STATIC_DIMS
 from bytejit.guards.changing_sources import Looked
+from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.item_sources import TupleItem
-from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.guards.sources import Computed, Local, Source, StackSlot, TensorSize, TensorStride
 from bytejit.guards.tensor_checks import TensorCheck

@@ -11,7 +11,7 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.fake.tensor import Fake
-from bytejit.guards.kinds import SizeCondition
+from bytejit.guards.conditions import SizeCondition
 from bytejit.shapes.symbols import NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import NumpyVar
@@ -171,7 +171,7 @@ class SymbolicNumbers(Component):
 
     def number_text(self, value: Any, at: Any) -> str:
         """Python text of a symbolic number over sources."""
-        from bytejit.guards.kinds import expression_text
+        from bytejit.guards.conditions import expression_text
 
         e = value.node.public
         if isinstance(e, NUMBERS):

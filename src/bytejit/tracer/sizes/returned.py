@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bytejit.guards.kinds import SizeCondition
+from bytejit.guards.conditions import SizeCondition
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.values import DictVar, Lazy, SeqVar, SymVar, Var
 

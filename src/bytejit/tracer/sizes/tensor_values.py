@@ -18,7 +18,7 @@ import torch
 from bytejit.common.graph_modules import module_of
 from bytejit.common.identity import IdentityMap
 from bytejit.fake.tensor import Fake, was_written
-from bytejit.guards.kinds import ComputedItems
+from bytejit.guards.conditions import ComputedItems
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
