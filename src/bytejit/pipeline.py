@@ -42,7 +42,7 @@ from bytejit.tools.accuracy import check_region
 from bytejit.tools.cell import cell
 from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
-from bytejit.tracer.core.signals import Break, NotNow, TooLong
+from bytejit.tracer.core.signals import Break, NotLoaded, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.trace import Trace, trace
 
@@ -128,6 +128,7 @@ def _traced_entry(
         overrides_off=overrides_off,
         may_wait=not function.back_off.starved(point),
         generators=function.keeps_generators,
+        unloadable=state.unloadable,
     )
     entry: Entry | NotCompiled | None = None
     for _ in range(2):
@@ -135,6 +136,9 @@ def _traced_entry(
             found = trace(job, functools.partial(compiled_callee, owner=function))
         except NotNow:
             return function.back_off.put_off(point)
+        except NotLoaded as e:
+            state.wanted = e.name
+            return NotCompiled.NOT_LOADED
         except TooLong as e:
             return leave_uncompiled(function, str(e))
         function.keeps_generators |= found.cause is not None and found.cause.generator

@@ -10,7 +10,9 @@ entry that exits to k calls ``state.sites.arm_after(k)``.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -79,8 +81,8 @@ class SiteState:
     then ``miss``. Cost of the chain: 45 ns for the first entry (tests/runtime/test_dispatch.py), 100 ns for each further one.
     """
 
-    __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles", "died",
-                 "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
+    __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles", "died", "wanted",
+                 "unloadable", "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
 
     def __init__(self, rewritten: Rewritten, point: Point, compile: Compile, sites: Sites | None = None) -> None:
         if not point.site:
@@ -93,6 +95,8 @@ class SiteState:
         self.frozen = False
         self.misses = self.compiles = 0
         self.died = 0  # entries that were removed
+        self.wanted = ""  # the module that is to be loaded before the next attempt to compile
+        self.unloadable: frozenset[str] = frozenset()  # modules that could not be loaded
         self._cell = rewritten.cells[point.id]
         self._lock = threading.RLock()
         self._last: Entry | None = None  # the entry that fit last, among all but the first
@@ -208,7 +212,8 @@ class SiteState:
             return None
         try:
             self.compiles += 1
-            entry = putting_back(capture(), self._compile_with_room, args)
+            while (entry := putting_back(capture(), self._compile_with_room, args)) is NotCompiled.NOT_LOADED:
+                self.load(self.wanted)  # here, because the state that it sets is to stay
             interrupts.poll()
             if entry is NotCompiled.NOT_NOW:
                 return None
@@ -222,6 +227,13 @@ class SiteState:
             return entry
         finally:
             lock.release()
+
+    def load(self, module: str) -> None:
+        """Load a module that the code imports. Where that raises, the original code will raise by itself."""
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+        if module not in sys.modules:
+            self.unloadable |= {module}
 
     def _compile_with_room(self, args: Args) -> Entry | NotCompiled | None:
         """Compile; the ambient state is put back, the user's recursion limit is not what the compiler has to fit in.

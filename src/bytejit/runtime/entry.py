@@ -44,6 +44,7 @@ class NotCompiled(enum.Enum):
 
     COVERED = "what is reached from here holds nothing either, or is armed already"
     NOT_NOW = "the site stays as it is: its next call asks again"
+    NOT_LOADED = "the region imports a module that is to be loaded first"
 
 
 def own_exit(point_id: int, flat: Args) -> Exit:

@@ -21,7 +21,7 @@ from bytejit.tracer.builtins import (
     types,
 )
 from bytejit.tracer.objects import caching, classes, library, raising
-from bytejit.tracer.opcodes import arithmetic, build, call, iteration, stack
+from bytejit.tracer.opcodes import arithmetic, build, call, imports, iteration, stack
 from bytejit.tracer.torch import (
     autograd_functions,
     backward,

@@ -36,6 +36,7 @@ class Job:
     may_wait: bool = True  # whether the call may be left to the original code for what happens once only (NotNow)
     left_to_torch: frozenset[type] = frozenset()  # autograd functions whose backward passes are not traced
     generators: bool = False  # whether locals of the function that nothing reads any more may hold a suspended generator
+    unloadable: frozenset[str] = frozenset()  # modules that could not be loaded for the region
     measure: bool = False  # whether sizes that are known only when the graph runs may be measured in it
 
 

@@ -59,7 +59,15 @@ class NotNow(Exception):
     be compiled."""
 
 
-SIGNALS = (Break, Raised, Restart, Specialise, LeaveToTorch, TooLong, NotNow)
+class NotLoaded(Exception):
+    """The region imports the module `name`, which is to be loaded first; then it is traced again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+SIGNALS = (Break, Raised, Restart, Specialise, LeaveToTorch, TooLong, NotNow, NotLoaded)
 
 
 class CannotReconstruct(Exception):

@@ -198,17 +198,6 @@ class Tracer:
     def not_inlined(self, fn: Callable) -> str:
         return self.job.not_inlined(fn)
 
-    def import_name(self, f: Frame, name: str, fromlist: Any, level: int) -> Var:
-        """An import of a module that is loaded already. Raises: Break for one that would load."""
-        package = f.globals.get("__package__") or f.globals.get("__name__", "").rpartition(".")[0]
-        full = name
-        if level:
-            base = package.rsplit(".", level - 1)[0] if level > 1 else package
-            full = f"{base}.{name}" if name else base
-        if full not in sys.modules:
-            raise Break(f"an import that loads a module: {full}")
-        return self.values.constant(sys.modules[full if fromlist else full.partition(".")[0]])
-
     # ---- the loop ------------------------------------------------------------------------------------------------------------
     def run(self, frame: Frame) -> Var:
         """Evaluate a frame until it returns (or yields: frame.suspended). Raises: Raised, Break."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import sys
 from typing import Any
 
 from bytejit.tracer.core.exceptions import exception_var, left_generator
@@ -162,24 +161,6 @@ def load_special(t: Tracer, f: Frame, ins: Ins) -> None:
     if name.startswith("__a"):
         raise Break("an async with")
     f.stack.extend((t.attributes.special(t.pop(f), name), NULL))
-
-
-@handles("IMPORT_NAME")
-def import_name(t: Tracer, f: Frame, ins: Ins) -> None:
-    fromlist, level = t.const(t.pop(f)), t.const(t.pop(f))
-    f.push(t.import_name(f, ins.val, fromlist, level))
-
-
-@handles("IMPORT_FROM")
-def import_from(t: Tracer, f: Frame, ins: Ins) -> None:
-    module = t.values.real(f.stack[-1])
-    found = t.attributes.getattr(module, ins.val, NULL)
-    if found is NULL:
-        full = f"{module.obj.__name__}.{ins.val}" if isinstance(module, Known) else ""
-        if full not in sys.modules:
-            raise Break(f"an import that fails or loads a module: {full or ins.val}")
-        found = Known(sys.modules[full])
-    f.push(found)
 
 
 @handles("LOAD_BUILD_CLASS")
