@@ -18,7 +18,11 @@ def with_checks(whole: Kernel, left: Kernel | None) -> Kernel | None:
         return left
     kept = set(written(left) if left else ())
     kept |= {s.buffer for p in whole.nests for s in p.stores if lost & set(map(id, checks(s.roots())))}
-    found = drop_unused(whole, lambda s: s.buffer in kept)
+    found, before = drop_unused(whole, lambda s: s.buffer in kept), -1
+    while found and len(kept) > before:  # with what they read from the same kernel
+        before = len(kept)
+        kept |= set(written(whole)) & {e.name for e in found.loads}
+        found = drop_unused(whole, lambda s: s.buffer in kept)
     return found if found and lost <= set(map(id, checks(kernel_roots(found)))) else whole
 
 
