@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.loops.sizes import Sizes
 from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec
 
@@ -72,6 +73,17 @@ class OutputNumber:
     """A user output: a number that is known at the call only: a size (`Index`) or a `sizes.Real`."""
 
     value: object
+
+
+def sized(graph: torch.fx.Graph) -> Sizes:
+    """Symbolic numbers of the tracer become sizes of codegen in a graph's arguments and specs. Returns what converts them."""
+    sizes = Sizes()
+    for node in graph.nodes:
+        if "spec" in node.meta:
+            node.meta["spec"] = sizes(node.meta["spec"])
+        if node.op == "call_function":
+            node.args, node.kwargs = sizes(node.args), sizes(dict(node.kwargs))
+    return sizes
 
 
 Out = OutputValue | Input | Alias | Const | OutputNumber

@@ -38,7 +38,8 @@ from .decompositions import RULES
 from .encoder_layers import IN_PARTS, in_parts
 from .float_marks import with_marks
 from .fused_optimizers import FUSED
-from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check
+from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check, sized
+from .known_masks import without_known_mask
 from .masked_writes import set_item
 from .mutation import CannotNormalise
 from .recorder import Recorder
@@ -168,6 +169,7 @@ class FakeRun:
         if node.target is operator.setitem:
             set_item(*args)
             return None
+        args, kwargs = without_known_mask(self.rec, node.target, args, kwargs)
         if (op := stays_whole(node.target, args, kwargs, self.attention_at_start)) is not None:
             return whole(self.rec, node.target, op, args, kwargs)
         if node.target in PADS and not differentiates(args, kwargs):
@@ -201,6 +203,7 @@ class _Wholes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         check_function(func, args, kwargs)
+        args, kwargs = without_known_mask(self.run.rec, func, args, kwargs)
         if (op := stays_whole(func, args, kwargs, self.run.attention_at_start)) is not None:
             return whole(self.run.rec, func, op, args, kwargs)
         if differentiates(args, kwargs):
@@ -354,12 +357,7 @@ def counts_apart(x: Fake, of: Fake) -> bool:
 
 def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:
     """Symbolic numbers of the tracer become sizes of codegen, in the graph and in the outputs."""
-    sizes = Sizes()
-    for node in graph.nodes:
-        if "spec" in node.meta:
-            node.meta["spec"] = sizes(node.meta["spec"])
-        if node.op == "call_function":
-            node.args, node.kwargs = sizes(node.args), sizes(dict(node.kwargs))
+    sizes = sized(graph)
     return tuple(_sized_output(o, sizes) for o in outputs)
 
 

@@ -1,0 +1,97 @@
+"""Masks that the graph makes itself: attention without them, or causal, where that is the same; else with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bytejit
+from bytejit.codegen.aten import known_masks
+from bytejit.codegen.aten.known_masks import ALL, CAUSAL
+
+BOOL = torch.bool
+
+
+def places(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The places of queries, as a column, and of keys."""
+    return torch.arange(n)[:, None], torch.arange(n)
+
+
+def window(n: int, width: int) -> torch.Tensor:
+    """The last keys only."""
+    q, k = places(n)
+    return (k <= q) & (k > q - width)
+
+
+def of_sequences(n: int) -> torch.Tensor:
+    """Keys up to the query in the same sequence, by places that start again at each: as transformers finds packed sequences."""
+    place = torch.arange(n)[None] + 0
+    sequence = (torch.diff(place, prepend=place[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+    b, q, k = torch.arange(1)[:, None, None, None], torch.arange(n)[None, None, :, None], torch.arange(n)[None, None, None]
+    return ((k <= q) & (sequence[b, q] == sequence[b, k])).expand(2, 1, n, n)
+
+
+@pytest.mark.parametrize(
+    "make, kind",
+    [
+        (lambda n: (places(n)[0] >= 0)[None, None].expand(2, -1, n, n), ALL),
+        (lambda n: torch.zeros(n, n), ALL),
+        (lambda n: torch.ones(n, n, dtype=BOOL), ALL),
+        (lambda n: (places(n)[1][None, None] <= places(n)[0] + 0).expand(2, 1, n, n), CAUSAL),
+        (lambda n: torch.ones(n, n, dtype=BOOL).tril() & torch.ones(n, n, dtype=BOOL), CAUSAL),
+        (lambda n: torch.ones(n, n).tril().view(1, 1, n, n) == 1, CAUSAL),
+        (lambda n: ~torch.ones(n, n, dtype=BOOL).triu(1), CAUSAL),
+        (lambda n: torch.full((n, n), float("-inf")).triu(1), CAUSAL),
+        (lambda n: (1.0 - torch.ones(n, n).tril()) * torch.finfo(torch.float32).min, CAUSAL),
+        (of_sequences, CAUSAL),
+        (lambda n: torch.zeros(n, n).masked_fill(torch.ones(n, n).tril() == 0, -9.0), None),
+        (lambda n: window(n, 4), None),
+        (lambda n: torch.ones(n, n, dtype=BOOL).tril(1), None),
+        (lambda n: torch.ones(n, n, dtype=BOOL).tril(-1) | torch.eye(n, dtype=BOOL)[:, :1], None),
+        (lambda n: torch.ones(n, n, dtype=BOOL).triu(), None),
+        (lambda n: torch.ones(n, n), None),
+        (lambda n: torch.rand(n, n) > -1, None),
+    ],
+)
+def test_masks_of_the_graph(make: Callable, kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, real = [], known_masks._kind_of
+    monkeypatch.setattr(known_masks, "_kind_of", lambda mask: found.append(real(mask)) or found[-1])
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=make(x.shape[-2]))
+
+    compiled = bytejit.compile(fn)
+    for n in (8, 12, 1):
+        x = torch.randn(2, 2, n, 16)
+        torch.testing.assert_close(compiled(x), fn(x), equal_nan=True)
+    x = torch.randn(2, 2, 9, 16, requires_grad=True)
+    for got, expected in zip(torch.autograd.grad(compiled(x).sum(), x), torch.autograd.grad(fn(x).sum(), x), strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    assert found[:2] == [kind, kind]
+
+
+def test_a_window_wider_than_the_sequence_is_causal() -> None:
+    compiled = bytejit.compile(lambda x: F.scaled_dot_product_attention(x, x, x, window(8, 100)), dynamic=False)
+    x = torch.randn(1, 2, 8, 16)
+    torch.testing.assert_close(compiled(x), F.scaled_dot_product_attention(x, x, x, is_causal=True))
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (8, 1), (3, 8), (1, 3, 8, 8), (1, 1, 2, 8, 8)])
+def test_a_mask_of_another_shape_stays(shape: tuple[int, ...]) -> None:
+    """Also one that torch refuses."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, torch.ones(shape, dtype=BOOL).tril())
+
+    x = torch.randn(1, 2, 8, 16)
+    try:
+        expected = fn(x)
+    except RuntimeError as e:
+        with pytest.raises(RuntimeError) as got:
+            bytejit.compile(fn)(x)
+        assert str(got.value) == str(e)
+    else:
+        torch.testing.assert_close(bytejit.compile(fn)(x), expected)
