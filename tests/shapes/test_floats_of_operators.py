@@ -57,6 +57,7 @@ TAKEN: dict[str, Callable] = {
     "masked_fill": lambda x, n: x.masked_fill(MASK, n),
     "addcmul": lambda x, n: torch.addcmul(x, Y, Y, value=n),
     "isclose": lambda x, n: torch.isclose(x, Y, rtol=n).float() + x,
+    "isin": lambda x, n: torch.isin(x.round(), n).float() + x,
     "nan_to_num": lambda x, n: torch.nan_to_num(x / MASK, nan=n),
     "logit": lambda x, n: torch.logit(x.sigmoid(), eps=n / 10),
     "normal_": lambda x, n: x + torch.empty(4).normal_(n, 1.0),

@@ -22,6 +22,10 @@ def places(*shape: int, below: int) -> torch.Tensor:
     return torch.randint(0, below, shape)
 
 
+def smooth(x: torch.Tensor, mode: str) -> torch.Tensor:
+    return torch.nn.functional.interpolate(x, size=(4, 5), mode=mode, antialias=True)
+
+
 CASES: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
     "conj": (lambda x: x.conj() * x, lambda n: (r(n, 3, dtype=C64),)),
     "conj_physical": (lambda x: x.conj_physical() * 2, lambda n: (r(n, 3, dtype=C64),)),
@@ -65,6 +69,12 @@ CASES: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
     ),
     "vander": (lambda x, w: torch.vander(x) @ w, lambda n: (torch.rand(n), r(n, 2))),
     "multi_dot": (lambda *x: torch.linalg.multi_dot(x), lambda n: (r(n, 3), r(3, n), r(n, 2))),
+    "bicubic, antialiased": (lambda x: smooth(x, "bicubic"), lambda n: (r(2, 3, n, 6),)),
+    "bilinear, antialiased": (lambda x: smooth(x.to(memory_format=torch.channels_last), "bilinear"), lambda n: (r(2, 3, n, 6),)),
+    "fractional_max_pool2d": (
+        lambda x: torch.nn.functional.fractional_max_pool2d(x, 2, output_size=3, _random_samples=torch.full((2, 3, 2), 0.3)),
+        lambda n: (r(2, 3, n + 3, 6),),
+    ),
     "pinv": (torch.linalg.pinv, lambda n: (r(n, 3),)),
     "pinv of wide matrices": (torch.linalg.pinv, lambda n: (r(2, 3, n),)),
 }

@@ -73,6 +73,14 @@ def _sgn(input: torch.Tensor) -> torch.Tensor:
     return torch.sgn(input) if input.dtype.is_complex else torch.sign(input)
 
 
+@composes(torch.isin)
+def _isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> torch.Tensor:
+    """Of one number, which may change."""
+    if isinstance(test_elements, torch.Tensor) or not isinstance(elements, torch.Tensor):
+        return torch.isin(elements, test_elements, assume_unique=assume_unique, invert=invert)
+    return elements != test_elements if invert else elements == test_elements
+
+
 class _Cumprod(torch.autograd.Function):
     """torch.cumprod of floats. The gradient is torch's formula, which makes its zeros of plain sizes."""
 

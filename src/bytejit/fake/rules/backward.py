@@ -28,12 +28,27 @@ def _of_drawn(*operands: HasMeta) -> Meta:
     return new(m.shape, None, m.dtype, m.device)
 
 
-@row("fractional_max_pool3d_backward")
+@row("fractional_max_pool2d_backward", "fractional_max_pool3d_backward")
 def _fractional_pool_backward(grad: HasMeta, x: HasMeta, kernel: Any, size: Any, indices: HasMeta) -> Meta:
     """Row-major, whatever the operands are."""
-    if grad.m.dtype != x.m.dtype or grad.m.shape != (*x.m.shape[:-3], *size) or indices.m.shape != grad.m.shape:
+    if grad.m.dtype != x.m.dtype or grad.m.shape != (*x.m.shape[: -len(size)], *size) or indices.m.shape != grad.m.shape:
         raise NeedsMeta
     return new(x.m.shape, None, x.m.dtype, x.m.device)
+
+
+@row("_upsample_bicubic2d_aa_backward")
+def _resized_smoothly_backward(grad: HasMeta, size: Any, input_size: Any, *rest: Any) -> Meta:
+    """Row-major, whatever the layout of the gradient."""
+    if grad.m.shape != (*input_size[:2], *size):
+        raise NeedsMeta
+    return new(tuple(input_size), None, grad.m.dtype, grad.m.device)
+
+
+@row("_upsample_bilinear2d_aa_backward")
+def _resized_backward(grad: HasMeta, size: Any, input_size: Any, *rest: Any) -> Meta:
+    """Laid out as the gradient."""
+    m = _resized_smoothly_backward(grad, size, input_size)
+    return new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(grad.m) else None, m.dtype, m.device)
 
 
 @row("_log_softmax_backward_data", beside="layout")
