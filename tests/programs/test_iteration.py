@@ -455,6 +455,23 @@ def test_iterator_over_what_changes():
     return f, lambda: (items, list(it), next(other, None))
 
 
+@program(F(4), graphs=1, total=2, calls=4)
+def test_count_given():
+    """An itertools.count of the program's own: a number for each object that is made"""
+    made, down, log = itertools.count(3), itertools.count(-4, -5), []
+
+    class Node:
+        def __init__(self, x):
+            self.x, self.number = x, next(made)
+
+    def f(x):
+        a, b = Node(x), Node(x + 1)
+        log.append(f"{a.number} {b.number}")
+        return a.x * b.number + next(down), [n for n, _ in zip(made, "ab")], isinstance(made, itertools.count)
+
+    return f, lambda: (log, repr(made), repr(down))
+
+
 @case(args=lambda r: (r.f(4), itertools.islice(itertools.count(r.call), 5), [iter("abcd")] * 2), breaks=True)
 def test_iterators_not_looked_into(x, count, twice):
     """An itertools object from outside; one iterator zipped with itself"""

@@ -7,6 +7,9 @@ under functools.lru_cache is seen without asking the function.
 from __future__ import annotations
 
 import gc
+import itertools
+import re
+import sys
 import types
 from dataclasses import field
 from typing import Any
@@ -30,6 +33,7 @@ EMPTY: tuple[Any, ...] = ({}, {}.values(), {}.items())
 COPIED: tuple[Any, ...] = (*(type(iter(v)) for v in EMPTY), type(reversed({})), type(iter(set())))
 SEQUENCES = (list, tuple, range, str, bytes, bytearray)
 JOINED = (enumerate, zip)
+COUNTED = re.compile(r"count\((-?\d+)(?:, (-?\d+))?\)")
 MOST_COPIED = 256  # items of a dict or set: looking into its iterator copies them
 
 
@@ -83,9 +87,28 @@ class Joined:
         return items if self.count is None else (self.count + i, *items)
 
 
-def rest(iterator: Any) -> Rest | Joined:
+class Counted:
+    """`Rest` of an itertools.count of integers, which has no end. What it says of itself is read: it has no other way to look."""
+
+    __slots__ = ("first", "step")
+    left = sys.maxsize
+
+    def __init__(self, iterator: itertools.count):
+        found = COUNTED.fullmatch(repr(iterator))
+        if found is None:
+            raise NotSeen("a count of other numbers than integers")
+        self.first, self.step = int(found[1]), int(found[2] or 1)
+
+    def at(self, i: int) -> int:
+        """The item that the (i+1)-th next() will give."""
+        return self.first + self.step * i
+
+
+def rest(iterator: Any) -> Rest | Joined | Counted:
     """The items left in an iterator. Raises: NotSeen if some do not exist yet, or cannot be read."""
     kind = type(iterator)
+    if kind is itertools.count:
+        return Counted(iterator)
     if kind in JOINED:
         within = leaves(iterator)
         if len({id(leaf) for leaf in within}) < len(within):

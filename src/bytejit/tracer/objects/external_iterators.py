@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 from bytejit.guards.conditions import SizeCondition
@@ -22,7 +23,7 @@ from bytejit.tracer.core.values import Lazy, SeqVar, Var
 from .iterator_steps import NEXT
 
 LONG = 200  # items taken without a new graph node after which the original code goes on with the iterator
-SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter})
+SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter, itertools.count})
 
 
 def external_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
