@@ -10,10 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 import bytejit
 from bytejit.autograd.budget import repeatable, work
-from bytejit.autograd.joint import Joint, bytes_of, make_joint
+from bytejit.autograd.joint import Joint, make_joint
 from bytejit.autograd.partition import Parts, partition
 from bytejit.backends.surround import fakes_of
 from bytejit.codegen.aten.graph import positions
+from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.common.graph_info import info_of
 
 from .beside import beside

@@ -17,11 +17,11 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.checkpointed_parts import PART
+from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.calls import acts
 from bytejit.common.spec import Spec
 
-from .joint import bytes_of
 from .min_cut import Cut, fused, row_of
 from .nodes import base_of, is_view_node
 

@@ -6,7 +6,6 @@ recorder. Its inputs: those of the traced graph, a tangent for each of `primals`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +20,6 @@ from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
 from bytejit.codegen.aten.normalise import FakeRun, Outputs, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
-from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of
@@ -248,8 +246,3 @@ def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]
     for i, j in zip(order, order[1:]):
         nodes[i].append(nodes[j])
     return {old: new for new, old in enumerate(order)}
-
-
-def bytes_of(spec: Spec) -> float:
-    """The size of a tensor; symbols count with the value they had when the graph was made. Units: bytes."""
-    return float(math.prod(map(ix.hint, spec.shape)) * spec.dtype.itemsize)

@@ -16,11 +16,10 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.checkpointed_parts import PART
-from bytejit.codegen.ops.calls import acts
-from bytejit.codegen.ops.table import Op, table
+from bytejit.codegen.aten.rewrite import bytes_of
+from bytejit.codegen.ops.calls import acts, kind_of, row_of
 from bytejit.common.spec import Spec
 
-from .joint import bytes_of
 from .nodes import base_of, is_view_node
 
 CHEAP = {"cpu": 4, "cuda": 60}  # additions per element; for a dearer call, reading its value is cheaper
@@ -111,12 +110,6 @@ class Cut:
         return {n for n in region if (n, 0) in near and (n, 1) not in near}
 
 
-def row_of(n: fx.Node) -> Op | None:
-    """The row of a call in the op table; None where it has none."""
-    return table().by_aten.get(str(n.target))
-
-
 def fused(n: fx.Node) -> bool:
     """Whether a call becomes part of one of our kernels."""
-    row = row_of(n)
-    return row is not None and row.kind in FUSED
+    return kind_of(n) in FUSED

@@ -15,12 +15,13 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import Aten, Const, Input, Out, OutputNumber, OutputValue, base_of, check, positions, renumbered
+from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real
 from bytejit.codegen.ops.calls import acts, is_view, stays
 from bytejit.common.spec import Spec
 
-from .joint import Joint, bytes_of
+from .joint import Joint
 from .nodes import ancestors, copied, placed
 from .nodes import base_of as root_of
 from .recipes import Given, JointView, Recipe

@@ -4,7 +4,6 @@ of the GPU and for it, stays in the graph and runs through torch."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from bytejit.common.spec import Spec
 
 from .graph import FRESH, Aten, Input, Mutation, Out, OutputValue, base_of, positions, renumbered
 from .recorder import SEEDED
-from .rewrite import at_hints, copy_graph, drop_dead, spec_or_none
+from .rewrite import copy_graph, drop_dead, elements_of, spec_or_none
 
 LEAST_POINTS = 4096  # elements of the largest tensor computed: fewer are not worth kernels
 LEAST_OPS = 2  # one op is torch's own kernel
@@ -292,4 +291,4 @@ def _on_cpu(n: fx.Node) -> bool:
 
 def _points(n: fx.Node) -> int:
     spec = n.meta.get("spec")
-    return math.prod(at_hints(spec).shape) if isinstance(spec, Spec) else 0
+    return elements_of(spec) if isinstance(spec, Spec) else 0

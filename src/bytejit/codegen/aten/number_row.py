@@ -19,7 +19,7 @@ from torch import fx
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import ROW, Real, SizeText
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec
 
 from .graph import FRESH, Aten, renumbered
@@ -57,8 +57,8 @@ def number_row(aten: Aten, device: torch.device) -> NumberRow | None:
 
 def _in_kernels(node: fx.Node, device: torch.device) -> bool:
     """Whether a call may become part of a kernel."""
-    spec, row = spec_or_none(node), table().by_aten.get(str(node.target))
-    return node.op == "call_function" and spec is not None and spec.device == device and row is not None and row.kind != "extern"
+    spec = spec_or_none(node)
+    return node.op == "call_function" and spec is not None and spec.device == device and kind_of(node) not in (None, "extern")
 
 
 def _reals(value: Any) -> Iterator[Real]:

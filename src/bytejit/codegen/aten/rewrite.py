@@ -3,6 +3,7 @@ inputs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -82,6 +83,16 @@ def plain_floats(*specs: Spec) -> bool:
 def at_hints(spec: Spec) -> Spec:
     """The spec with its symbolic sizes replaced by those that the graph was made with."""
     return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)
+
+
+def elements_of(spec: Spec) -> int:
+    """The number of elements, with symbolic sizes as they were when the graph was made."""
+    return math.prod(map(ix.hint, spec.shape))
+
+
+def bytes_of(spec: Spec) -> int:
+    """The size of a tensor, with symbolic sizes as they were when the graph was made. Units: bytes."""
+    return elements_of(spec) * spec.dtype.itemsize
 
 
 def call_before(

@@ -25,7 +25,7 @@ from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Machine, NestSchedule, Plan, Schedule
 from bytejit.codegen.loops.planning import plan_kernels
-from bytejit.codegen.loops.simplify import cost, kernel_roots, known, points
+from bytejit.codegen.loops.simplify import cost, known, points, reads_rows
 from bytejit.common.dtypes import acc_dtype, itemsize
 
 from .concatenated_parts import in_ranges
@@ -58,7 +58,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
     if not k.axes and len(k.nests) == 1 and not k.nests[0].reduces and k.nests[0].axes:
         first = next(a for a in k.nests[0].axes if a.name == nests[0].order[0])
         parallel, unit = ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
-    elif rows < machine.threads and known(k.axes) and can_split(k, buffers):
+    elif rows < machine.threads and known(k.axes) and threads_can_share_rows(k, buffers):
         parallel, split = (), machine.threads
     if work * rows < 2 * GRAIN and known(a for p in k.nests for a in (*k.axes, *p.axes)):
         parallel, split = (), 0
@@ -102,12 +102,12 @@ def schedule_nest(k: Kernel, p: LoopNest, block: tuple[str, int] | None, machine
     return NestSchedule(order, order[-1] if lanes > 1 else None, lanes, many, tile)
 
 
-def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
+def threads_can_share_rows(k: Kernel, buffers: dict[str, Buffer]) -> bool:
     """Whether threads can share a row: it is long, and only the first nest reduces and it stores nothing."""
     if not k.nests or not k.nests[0].reduces or k.nests[0].stores:
         return False
     if any(p.reduces for p in k.nests[1:]) or any(a.kind == "scan" for p in k.nests for a in p.axes):
         return False
-    if any(buffers[e.name].kind == "local" for e in walk(kernel_roots(k)) if e.kind == "load"):
+    if reads_rows(k, buffers):
         return False
     return points(k.nests[0].axes) >= LONG

@@ -66,7 +66,7 @@ from bytejit.codegen.loops.passes.online_reductions import joined
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.codegen.loops.planning import plan_kernels
-from bytejit.codegen.loops.simplify import elements, known, points
+from bytejit.codegen.loops.simplify import elements, known, points, reads_rows
 from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import itemsize
 from bytejit.common.errors import Bug
@@ -307,7 +307,7 @@ def schedule_rows(
     work = longest * x
     programs = max(1, -(-rows // x))  # none of a kernel without rows
     few = known(k.axes) and sized and work >= LONG and programs < machine.threads
-    if few and can_split(apart := updates_last(k), buffers):
+    if few and nests_can_be_launches(apart := updates_last(k), buffers):
         k = apart
         parts = min(-(-4 * machine.threads // programs), -(-work // (LONG // 4)), 1024)
         cut = looped_tiles(x, -(-longest // parts), None)
@@ -376,7 +376,7 @@ def updates_last(k: Kernel) -> Kernel:
     return replace(k, nests=(*nests[: last + 1], LoopNest((), tuple(late), ()), *nests[last + 1 :]))
 
 
-def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
+def nests_can_be_launches(k: Kernel, buffers: dict[str, Buffer]) -> bool:
     """Whether each nest can be a launch: there are no scans and no row-local buffers, and nothing is overwritten that a later
     launch reads."""
     if any(r.running for p in k.nests for r in p.reduces) or not any(p.reduces for p in k.nests):
@@ -385,4 +385,4 @@ def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
     once = {s.buffer for p in k.nests[:within] if not p.axes for s in p.stores}
     if any(e.name in once for e in k.loads):
         return False
-    return not any(buffers[e.name].kind == "local" for e in k.loads)
+    return not reads_rows(k, buffers)

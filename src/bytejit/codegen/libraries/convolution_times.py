@@ -12,6 +12,7 @@ import torch
 from bytejit.codegen.aten.rewrite import (
     at_hints,
     aten,
+    bytes_of,
     contiguous,
     sole_user,
     spec_of,
@@ -177,10 +178,3 @@ def _fitting(conv: ConvNode, packs: bool, library: Any) -> list:
     """The rows that serve a convolution on its device."""
     rows = library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)
     return [r for r in rows if r.fits(spec_of(conv.w).shape, **conv.geometry)]
-
-
-def bytes_of(spec: Spec) -> int:
-    total = spec.dtype.itemsize
-    for size in at_hints(spec).shape:
-        total *= size
-    return total

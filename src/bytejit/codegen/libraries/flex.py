@@ -21,7 +21,7 @@ from bytejit.codegen.aten.rewrite import (
     specs_of,
 )
 from bytejit.codegen.cuda.score_functions import function_of_places
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import kind_of
 
 from .choices import Choices
 
@@ -93,8 +93,7 @@ def _text(scores: fx.Node, value: fx.Node, name: str, captured: list[fx.Node]) -
 
 def _through(n: fx.Node) -> bool:
     """Whether a node's value at a place is known from others'."""
-    row = table().by_aten.get(str(n.target)) if n.op == "call_function" else None
-    return row is not None and row.kind in THROUGH
+    return n.op == "call_function" and kind_of(n) in THROUGH
 
 
 def _leading_to(value: fx.Node, scores: fx.Node) -> list[fx.Node]:

@@ -9,7 +9,6 @@ tensor is converted back.
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +21,15 @@ from bytejit.codegen.aten.rewrite import (
     VIEWS,
     at_hints,
     aten,
+    bytes_of,
     call_before,
     drop_dead,
+    elements_of,
     replace,
     spec_of,
     spec_or_none,
 )
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec
 
 from . import patches
@@ -40,7 +41,6 @@ from .convolution_times import (
     GPU_CONVERT_RATE,
     GPU_CONVERT_START,
     Times,
-    bytes_of,
     time_backward,
     time_conv,
     untimed,
@@ -163,7 +163,7 @@ def _layouts(
         elif p.kind == "part":  # lies as what it is a part of; a convolution wants it dense
             inner[node] = inner[node.args[0]]
         elif p.kind == "joins":  # our own kernel, which reads each part in any layout
-            inner[node] = sum(q * (1 if inner[a] else -1) for a, q in zip(p.operands, map(_elements, p.operands))) > 0
+            inner[node] = sum(elements_of(spec_of(a)) * (1 if inner[a] else -1) for a in p.operands) > 0
         elif p.kind == "follows":
             inner[node] = _follows(p, inner, asis) and not _own(node, nhwc, times)
             # an op that torch runs takes its result's layout from all operands: it cannot be predicted for mixed ones
@@ -214,8 +214,7 @@ def _on_gpu(node: fx.Node) -> bool:
 
 def _is_kernel(node: fx.Node) -> bool:
     """Whether a kernel of ours computes an op: it reads any strides."""
-    row = table().by_aten.get(str(node.target))
-    return row is not None and row.kind not in ("view", "extern") and node.target not in VIEWS
+    return kind_of(node) not in (None, "view", "extern") and node.target not in VIEWS
 
 
 def _is_cast(node: fx.Node) -> bool:
@@ -239,10 +238,6 @@ def _own(node: fx.Node, nhwc: frozenset[fx.Node], times: dict[fx.Node, Times]) -
 
 def _is_backward(node: fx.Node) -> bool:
     return node.target is aten.convolution_backward.default
-
-
-def _elements(node: fx.Node) -> int:
-    return math.prod(at_hints(spec_of(node)).shape)
 
 
 def _is_getitem(node: fx.Node) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import GPU_FLOATS, VIEWS, aten, call_before, contiguous, is_static, replace, spec_of, specs_of
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .choices import Choices, choose_each, fastest
@@ -88,11 +88,11 @@ def _fuses(node: fx.Node) -> bool:
     for user in node.users:
         if user.op == "output":
             return False
-        row = table().by_aten.get(str(user.target))
-        if user.target in VIEWS or row is not None and row.kind == "view":
+        kind = kind_of(user)
+        if user.target in VIEWS or kind == "view":
             if not _fuses(user):
                 return False
-        elif row is None or row.kind == "extern":
+        elif kind in (None, "extern"):
             return False
     return True
 

@@ -28,8 +28,8 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
     specs_of,
 )
+from bytejit.codegen.ops.calls import kind_of
 from bytejit.codegen.ops.rows import products as ops_products  # noqa: F401  (defines the operator)
-from bytejit.codegen.ops.table import table
 from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec, contiguous_stride
 
@@ -179,9 +179,9 @@ def _alone(node: fx.Node) -> bool:
 def _lies(node: fx.Node) -> bool:
     """Whether a value is in memory whatever reads it: an input, or a library's result, behind views."""
     while node.op == "call_function":
-        row = table().by_aten.get(str(node.target))
-        if node.target not in VIEWS and (row is None or row.kind != "view"):
-            return row is None or row.kind == "extern"
+        kind = kind_of(node)
+        if node.target not in VIEWS and kind != "view":
+            return kind in (None, "extern")
         node = node.args[0]
     return node.op == "placeholder"
 

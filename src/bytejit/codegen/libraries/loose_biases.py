@@ -8,7 +8,7 @@ import math
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import VIEWS, aten, call_before, contiguous, is_static, replace, sole_user, spec_of
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec
 
 from .products import Product
@@ -28,8 +28,7 @@ def is_loose(found: Product) -> bool:
         return False
     if user.target is aten.clone.default:  # a copy in another order
         return spec_of(user).stride != spec_of(last).stride
-    row = table().by_aten.get(str(user.target))
-    return row is not None and row.kind in KERNELS
+    return kind_of(user) in KERNELS
 
 
 def loosen(graph: fx.Graph, found: Product) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten, contiguous, is_static, order_of, spec_of, spec_or_none
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import row_of
 from bytejit.common.dtypes import FLOAT_DTYPES
 from bytejit.common.spec import Spec
 from bytejit.fake.rules.core import is_dense
@@ -68,7 +68,7 @@ def _lies_across(node: fx.Node) -> bool:
 
 def _is_pointwise(node: fx.Node) -> bool:
     """Whether a call is an expression of floats in a kernel, also one that copies on its device."""
-    row, spec = table().by_aten.get(str(node.target)), spec_or_none(node)
+    row, spec = row_of(node), spec_or_none(node)
     if spec is None or spec.dtype not in FLOAT_DTYPES:
         return False
     if node.target in COPIES:
@@ -114,7 +114,7 @@ def _votes(members: set[fx.Node]) -> Counter | None:
 def _walked(reader: ReadingCall) -> list[int] | None:
     """The dims that should be dense for a reader; None for a reader that needs the present strides."""
     node, rank = reader.node, len(reader.dims)
-    row = table().by_aten.get(str(node.target))
+    row = row_of(node)
     if node.op != "call_function":
         return None
     if node.target in PRODUCTS:

@@ -15,7 +15,7 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import aten as aten_ops
 from bytejit.codegen.aten.rewrite import copy_graph, is_static, order_of, spec_of, spec_or_none
 from bytejit.codegen.loops.plan import ExternCall, Plan
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec
 
 
@@ -76,7 +76,6 @@ def _with_stride(node: fx.Node, stride: tuple) -> None:
 def _shown(node: fx.Node) -> bool:
     """Whether the user sees a value's strides, as an output or in a view of it."""
     for user in node.users:
-        row = table().by_aten.get(str(user.target))
-        if user.op == "output" or row is not None and row.kind == "view" and _shown(user):
+        if user.op == "output" or kind_of(user) == "view" and _shown(user):
             return True
     return False

@@ -15,8 +15,8 @@ import torch
 
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule
-from bytejit.codegen.ops.calls import of_other_dtype, stays
-from bytejit.codegen.ops.table import Op, table
+from bytejit.codegen.ops.calls import of_other_dtype, row_of, stays
+from bytejit.codegen.ops.table import Op
 from bytejit.codegen.ops.writes import written
 from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype
 from bytejit.common.errors import Bug
@@ -107,7 +107,7 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
     if node.target is operator.getitem:
         return args[0][args[1]]
     target = str(node.target)
-    row = table().by_aten.get(target)
+    row = row_of(node)
     library = row is not None and row.kind == "extern"
     nothing = _is_empty(node.meta["spec"])
     if row is not None and not library and nothing and not row.refuses and not of_other_dtype(row, node):

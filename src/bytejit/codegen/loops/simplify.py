@@ -258,10 +258,17 @@ def loads(roots: Iterable[Expr]) -> list[Expr]:
     return list({id(e): e for root in roots for e in root.loads}.values())
 
 
+def own_cost(e: Expr) -> int:
+    """Work of a node without its operands: of an op that of its row. Units: additions."""
+    if e.kind != "op":
+        return 0
+    row = table().by_name.get(e.name)
+    return row.cost if row is not None else 1
+
+
 def cost(roots: Iterable[Expr]) -> int:
     """Work of evaluating the roots once. Units: additions."""
-    rows = table().by_name
-    return sum(rows[e.name].cost if e.name in rows else 1 for e in walk(tuple(roots)) if e.kind == "op")
+    return sum(map(own_cost, walk(tuple(roots))))
 
 
 #: Units: additions and loads. Fusion makes no kernel larger than this: g++ takes 1.2 ms an addition (for sin and exp with
@@ -311,6 +318,11 @@ def kernel_roots(k: Kernel) -> tuple[Expr, ...]:
 def written(k: Kernel) -> list[str]:
     """Buffers the kernel stores to, in order, each once."""
     return list(dict.fromkeys(s.buffer for p in k.nests for s in p.stores))
+
+
+def reads_rows(k: Kernel, buffers: dict[str, Buffer]) -> bool:
+    """Whether a kernel reads a row-local buffer: what one nest passes to another within a thread."""
+    return any(buffers[e.name].kind == "local" for e in k.loads)
 
 
 def points(axes: Iterable[Axis]) -> int:

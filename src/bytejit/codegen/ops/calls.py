@@ -18,13 +18,24 @@ def is_view(func: Any) -> bool:
     return bool(returns) and returns[0].alias_info is not None and not func._schema.is_mutable
 
 
+def row_of(node: torch.fx.Node) -> Op | None:
+    """The row of a call in the op table; None where it has none."""
+    return table().by_aten.get(str(node.target))
+
+
+def kind_of(node: torch.fx.Node) -> str | None:
+    """The kind of a call's row: None where it has none."""
+    row = row_of(node)
+    return None if row is None else row.kind
+
+
 def stays(node: torch.fx.Node) -> bool:
     """Whether a call is made where nobody reads its result: it acts, or may raise for values of its operands (an index out of
     range), which is seen. An operator without a row may, unless it is a view, or answers a question of torch's own code
     (`is_same_size`); so may one of a dtype that its row does not take."""
     if acts(node):
         return True
-    row = table().by_aten.get(str(node.target))
+    row = row_of(node)
     if row is not None:
         return bool(row.raises or row.refuses) or of_other_dtype(row, node)
     if not isinstance(node.target, torch._ops.OpOverload) or is_view(node.target):

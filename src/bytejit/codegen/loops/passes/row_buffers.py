@@ -12,8 +12,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Store
-from bytejit.codegen.loops.simplify import HEAVY, Rewriter, innermost, points
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.loops.simplify import HEAVY, Rewriter, innermost, own_cost, points
 from bytejit.common.dtypes import itemsize
 from bytejit.common.spec import contiguous_stride
 
@@ -88,13 +87,12 @@ def place_buffers(
 
 def cheap(value: Expr, scans: set[str]) -> bool:
     """Whether a value costs little to compute again: little work on one loaded value at most. scans: reductions whose running
-    value exists in their own nest only."""
-    rows, seen, todo = table().by_name, {id(value)}, [value]
+    value exists in their own nest only. Stops where it is seen not to be: most values of a large kernel are not."""
+    seen, todo = {id(value)}, [value]
     work = read = 0
     while todo:
         e = todo.pop()
-        if e.kind == "op":
-            work += rows[e.name].cost if e.name in rows else 1
+        work += own_cost(e)
         read += e.kind in ("ref", "load")
         if work >= HEAVY or read > 1 or e.kind == "ref" and e.name in scans:
             return False

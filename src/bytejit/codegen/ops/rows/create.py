@@ -9,7 +9,8 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule
 from bytejit.codegen.loops.value import Value, ir_dtype
-from bytejit.codegen.ops.table import Lower, lowers, table
+from bytejit.codegen.ops.calls import kind_of
+from bytejit.codegen.ops.table import Lower, lowers
 from bytejit.common.dtypes import FLOATS, acc_dtype
 from bytejit.common.factory_ops import FACTORIES, FactoryOp
 
@@ -32,14 +33,9 @@ def _factory(row: FactoryOp, *more: str) -> None:
     def lower(ctx: Lowering, *args: Any, **kw: Any) -> Value:
         """Fills the tensor. Memory without a value is 0 where kernels overwrite it; for a library or the caller it is left as it
         is."""
-        if not row.stored and any(u.op == "output" or _is_extern(str(u.target)) for u in ctx.node.users):
+        if not row.stored and any(u.op == "output" or kind_of(u) in (None, "extern") for u in ctx.node.users):
             raise NoRule("given to a library")
         return filled(ctx, args[-1] if row.value is None else row.value)
-
-
-def _is_extern(target: str) -> bool:
-    row = table().by_aten.get(target)
-    return row is None or row.kind == "extern"
 
 
 _factory(FACTORIES["zeros"], "zero")
