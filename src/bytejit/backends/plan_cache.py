@@ -21,11 +21,12 @@ from bytejit.backends.plan_data import NotKept
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.loops.plan import Plan
 from bytejit.common.options import Options
+from bytejit.common.plain_types import JSON_TYPES
 from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 from bytejit.kernels.disk import digest, disk_of
 
-PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+WRITTEN = (*JSON_TYPES, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 HERE = Path(__file__).parent.parent
 OTHERS = ("common/dtypes.py", "common/spec.py", "common/where.py", "backends/plan_data.py")  # what decides plans, besides codegen
 
@@ -83,7 +84,7 @@ def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
         return f"spec{_text((value.shape, value.stride, value.dtype, value.device), names)}"
     if isinstance(value, (tuple, list)):
         return f"({','.join(_text(v, names) for v in value)})"
-    if type(value) in PLAIN:
+    if type(value) in WRITTEN:
         return repr(value)
     raise NotKept
 

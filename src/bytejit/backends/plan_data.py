@@ -23,6 +23,7 @@ from bytejit.codegen.cpu.emit import CppSource, UnitFunction
 from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result, View
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
+from bytejit.common.plain_types import JSON_TYPES
 from bytejit.common.where import Where
 
 
@@ -200,7 +201,6 @@ NAME = text(r"[A-Za-z_]\w*")
 DEVICE = text(r"[a-z]+(:\d+)?")
 OPERATOR = text(r"\w+\.\w+\.\w+")
 INTS, NAMES = many(INT), many(NAME)
-PLAIN = frozenset({bool, int, float, str, type(None)})
 VIEW = record(View, buffer=NAME, shape=INTS, stride=INTS, offset=INT)
 
 
@@ -220,7 +220,7 @@ REST = either(
     layout=(torch.layout, named(torch.layout)),
     format=(torch.memory_format, named(torch.memory_format)),
 )
-VALUE = Codec(lambda v: v if type(v) in PLAIN else REST.pack(v), lambda d: d if type(d) in PLAIN else REST.read(d))
+VALUE = Codec(lambda v: v if type(v) in JSON_TYPES else REST.pack(v), lambda d: d if type(d) in JSON_TYPES else REST.read(d))
 
 PLACE = maybe(record(Where, file=STR, line=INT, function=STR, source=STR))
 CALL = record(Call, kernel=record(Kernel, name=NAME, ops=many(STR)), reads=NAMES, writes=NAMES, free=NAMES)

@@ -12,7 +12,7 @@ from . import special_cases
 from .ambient import undone_if_cut
 from .ambient_kinds import Kind
 
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)  # torch's own: they override nothing
 DEFAULT = torch.Tensor.__dict__["__torch_function__"].__func__  # wraps results in the class
 NEVER = torch._C._disabled_torch_function_impl
 # what tracer, guards and kernels ask of a tensor: where a class answers with code of its own, none of them may ask
@@ -50,7 +50,7 @@ ASKED = frozenset(
 
 def overrides(cls: type) -> str:
     """How a class overrides torch's functions: "default" as every subclass of Tensor does, "own", or "" when it does not."""
-    if cls in PLAIN:
+    if cls in TENSOR_CLASSES:
         return ""
     found = next((c.__dict__["__torch_function__"] for c in cls.__mro__ if "__torch_function__" in c.__dict__), NEVER)
     if found is NEVER or getattr(found, "__func__", None) is NEVER:
@@ -60,7 +60,7 @@ def overrides(cls: type) -> str:
 
 def answers_as_torch(cls: type) -> bool:
     """Whether what is asked of a tensor of this class is answered by torch, not by a property or a method of the class."""
-    return cls in PLAIN or all(ASKED.isdisjoint(c.__dict__) for c in cls.__mro__[: cls.__mro__.index(torch.Tensor)])
+    return cls in TENSOR_CLASSES or all(ASKED.isdisjoint(c.__dict__) for c in cls.__mro__[: cls.__mro__.index(torch.Tensor)])
 
 
 def runs_operations(cls: type) -> bool:

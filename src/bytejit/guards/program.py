@@ -15,6 +15,7 @@ from types import GetSetDescriptorType
 from typing import Any
 
 from bytejit.common.errors import Bug
+from bytejit.common.plain_types import PLAIN_TYPES
 from bytejit.common.quiet_reads import HEAP_TYPE
 
 from .equality import same
@@ -23,7 +24,7 @@ from .item_sources import DictItem, TupleItem
 from .kinds import KINDS, TENSOR, NoStep
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, table
-from .references import PLAIN_TYPES, Ref
+from .references import Ref
 from .sources import (
     Attr,
     Builtin,

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
+from bytejit.common.plain_types import PLAIN_TYPES
 from bytejit.common.quiet_reads import HEAP_TYPE
 
-PLAIN_TYPES = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 # of torch: equal ones are interchangeable
 VALUES = frozenset({torch.device, torch.dtype, torch.layout, torch.memory_format, torch.Size})
 # what an instance of a subclass is as one of the plain type, past methods of its own: no `__int__` of the program runs

@@ -7,7 +7,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from .references import PLAIN_TYPES, SourcePrinter
+from bytejit.common.plain_types import PLAIN_TYPES
+
+from .references import SourcePrinter
 
 T = TypeVar("T")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from bytejit.common.plain_types import JSON_TYPES
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Var
 
-PLAIN = (str, int, float, bool, type(None))
 LAYOUT = {"indent", "sort_keys", "separators", "ensure_ascii", "allow_nan", "skipkeys"}  # others bring code of the program
 
 
@@ -41,5 +41,5 @@ def _called(t: Tracer, fn: Any, args: list[Var], kwargs: dict[str, Var], taken: 
 
 def _is_plain(value: Any) -> bool:
     if type(value) is dict:
-        return all(type(k) in PLAIN and _is_plain(v) for k, v in value.items())
-    return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in PLAIN
+        return all(type(k) in JSON_TYPES and _is_plain(v) for k, v in value.items())
+    return all(map(_is_plain, value)) if type(value) in (list, tuple) else type(value) in JSON_TYPES

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from bytejit.common.plain_types import JSON_TYPES
 from bytejit.shapes import symbols
 
 from .open_values import OpenVar
 from .values import Known, SeqVar, SymVar, Var
 
-PLAIN_TYPES = (int, float, bool, str, type(None))
 # formats that raise for some numbers or texts only (a character, a width, a letter at a place)
 BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{|\{[^{}:!]*\[")
 CONVERSION = re.compile(r"%[^a-zA-Z%]*([a-zA-Z%])")
@@ -99,7 +99,7 @@ def is_plain(v: Var) -> bool:
     """Whether it is a number, text, nothing, or a tuple of such."""
     if is_row(v):
         return all(map(is_plain, v.items))
-    return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in PLAIN_TYPES
+    return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in JSON_TYPES
 
 
 def is_row(v: Var) -> TypeGuard[SeqVar]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.plain_types import PLAIN_TYPES
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, Lazy
@@ -16,8 +17,6 @@ from bytejit.tracer.core.values import DictVar, Lazy
 from .class_facts import class_attribute
 from .code_reach import method_and_callees
 from .containers import runs_code
-
-PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def ends_by_code(obj: Any, deep: bool = True) -> bool:
@@ -44,7 +43,7 @@ def code_at_the_end(obj: Any) -> list[Any] | None:
         if not methods or hasattr(type(obj), "__slots__"):
             return None
         roots += [*methods, *vars(obj).values()]
-    for ref in weakref.getweakrefs(obj) if type(obj) not in PLAIN else ():
+    for ref in weakref.getweakrefs(obj) if type(obj) not in PLAIN_TYPES else ():
         told = getattr(ref, "__callback__", None)
         if isinstance(told, weakref.finalize):
             _, function, args, kwargs = told.peek() or (None, None, (), {})

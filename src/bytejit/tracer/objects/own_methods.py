@@ -20,7 +20,7 @@ from bytejit.tracer.core.values import DictVar, InstanceVar, Known, SeqVar, SetV
 from .class_facts import CALLED, class_attribute
 
 NUMBERS = (int, float, complex)
-PLAIN = (*NUMBERS, str, bytes)
+CONVERTIBLE = (*NUMBERS, str, bytes)
 IN_C = (
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
@@ -112,7 +112,7 @@ def _sample(t: Tracer, v: Var) -> Any:
     raise KeyError(v)
 
 
-EMPTY = frozenset((list, tuple, dict, set, frozenset, object, *PLAIN, *OF_OWN_KIND))
+EMPTY = frozenset((list, tuple, dict, set, frozenset, object, *CONVERTIBLE, *OF_OWN_KIND))
 
 
 def refused(t: Tracer, function: Callable, *args: Var) -> Raised | None:

@@ -20,7 +20,7 @@ from .class_facts import class_lookup
 
 # exceptions that take keywords: name -> the attributes that they set
 KEYWORDS = {AttributeError: ("name", "obj"), NameError: ("name",), ImportError: ("name", "path")}
-PLAIN = [
+SIMPLE = [
     e
     for e in vars(builtins).values()
     if isinstance(e, type)
@@ -29,7 +29,7 @@ PLAIN = [
 ]
 
 
-@models(*(e.__init__ for e in PLAIN))
+@models(*(e.__init__ for e in SIMPLE))
 def exception_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """BaseException.__init__ and that of its simple subclasses."""
     self, rest = args[0], list(args[1:])
@@ -67,14 +67,14 @@ def arguments(t: Tracer, exc: Var) -> list[Var]:
     return [t.values.real(v) for v in found.items]
 
 
-@models(*(e.__repr__ for e in PLAIN))
+@models(*(e.__repr__ for e in SIMPLE))
 def exception_repr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     exc = args[0]
     inside = ", ".join(t.const(t.calls.call_python(repr, [v])) for v in arguments(t, exc))
     return Known(f"{t.type_of(exc).__name__}({inside})")
 
 
-@models(*(e.__str__ for e in PLAIN if not issubclass(e, (KeyError, ImportError))))
+@models(*(e.__str__ for e in SIMPLE if not issubclass(e, (KeyError, ImportError))))
 def exception_str(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     inside = arguments(t, args[0])
     if not inside:

@@ -133,7 +133,7 @@ def note_loss(t: Tracer, f: Frame, name: str) -> None:
     if old is None:
         t.lost = name in t.stale
     elif old.source is not None:
-        t.lost = not isinstance(old.obj if isinstance(old, (Lazy, Known)) else getattr(old, "real", old), PLAIN)
+        t.lost = not isinstance(old.obj if isinstance(old, (Lazy, Known)) else getattr(old, "real", old), UNWATCHED)
 
 
 def let_go(t: Tracer, f: Frame, value: Var) -> None:
@@ -149,7 +149,7 @@ def let_go(t: Tracer, f: Frame, value: Var) -> None:
             raise Break("an object with a finalizer is dropped")
 
 
-PLAIN = (torch.Tensor, int, float, str, type(None))  # whose end no weak reference of the program tells, as a rule
+UNWATCHED = (torch.Tensor, int, float, str, type(None))  # whose end no weak reference of the program tells, as a rule
 
 
 def store_local(f: Frame, name: str, value: Var) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
+from bytejit.common.plain_types import JSON_TYPES
 from bytejit.compat import numpy_types
 from bytejit.guards.changing_sources import Expression
 from bytejit.guards.item_sources import TupleItem
@@ -19,7 +20,7 @@ from bytejit.guards.sources import Computed, Constant, KnownSource, Source
 from bytejit.tracer.core import texts
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.open_values import OpenVar
-from bytejit.tracer.core.texts import PLAIN_TYPES, TextVar, is_row
+from bytejit.tracer.core.texts import TextVar, is_row
 from bytejit.tracer.core.values import InstanceVar, Known, SeqVar, SymVar, TensorVar, Var
 
 from .numpy_numbers import wrap_numpy
@@ -64,7 +65,7 @@ def source_of(t: Tracer, v: Var) -> Source | None:
         return v.source
     if type(v) is Known and isinstance(v.obj, enum.Enum):
         return KnownSource.of(v.obj)
-    return Constant(v.obj) if type(v) is Known and type(v.obj) in PLAIN_TYPES else None
+    return Constant(v.obj) if type(v) is Known and type(v.obj) in JSON_TYPES else None
 
 
 def _row(*parts: Any) -> tuple:
@@ -129,5 +130,5 @@ def call_anew(t: Tracer, fn: Callable, args: list[Var]) -> Var | None:
     if type(found) is list:  # the parts of a text
         row = t.values.wrap(tuple(found), Computed(Ref.strong(tuple, "tuple"), (source,)))
         return SeqVar(list(row.items), list) if isinstance(row, SeqVar) else None
-    plain = type(found) in PLAIN_TYPES or type(found) is tuple and all(type(x) in PLAIN_TYPES for x in found)
+    plain = type(found) in JSON_TYPES or type(found) is tuple and all(type(x) in JSON_TYPES for x in found)
     return t.values.wrap(found, source) if plain else None

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from bytejit.common import special_cases
-from bytejit.common.overriding import PLAIN, overrides
+from bytejit.common.overriding import TENSOR_CLASSES, overrides
 from bytejit.guards.sources import CallOf, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import MODELS
@@ -96,7 +96,7 @@ class Overrides(Component):
         out: list[Var] = []
         for v in map(self.t.values.real, values):
             if isinstance(v, TensorVar):
-                if v.cls is not None and v.cls not in PLAIN and overrides(v.cls):
+                if v.cls is not None and v.cls not in TENSOR_CLASSES and overrides(v.cls):
                     out.append(v)
             elif isinstance(v, InstanceVar) and overrides(v.cls):
                 out.append(v)
@@ -247,10 +247,10 @@ class Overrides(Component):
 
     def subclass_getattr(self, v: TensorVar, name: str) -> Var | None:
         """An attribute that the class of a tensor, or an override, defines; None: torch's own."""
-        if v.cls is not None and v.cls not in PLAIN:
+        if v.cls is not None and v.cls not in TENSOR_CLASSES:
             found, owner = class_lookup(v.cls, name)
             own = name in v.attrs or v.real is not None and name in v.real.__dict__
-            if owner not in (None, object, *PLAIN) and not special_cases.TORCH.made(owner) and not own:
+            if owner not in (None, object, *TENSOR_CLASSES) and not special_cases.TORCH.made(owner) and not own:
                 return self.t.attributes.bind_descriptor(found, owner, v, v.cls, name)
         found = class_lookup(torch.Tensor, name)[0]
         if found is MISSING or not hasattr(type(found), "__set__") or name in ("__dict__", "__class__"):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.common.overriding import TENSOR_CLASSES
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FuncVar, SeqVar, TensorVar, Var, expect
 
-PLAIN = (None, torch.Tensor, torch.nn.Parameter)  # classes without methods of their own that run operations
 WEIGHTS = 3  # position of the weights when the second argument holds the batch sizes of a packed sequence
 
 
@@ -53,7 +53,7 @@ def fits(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weight: torch.Tensor
 def lstm_cell(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     states = t.values.real(args[1]) if len(args) > 1 else None
     given = [*args[:1], *(states.items if isinstance(states, SeqVar) else ()), *args[2:]]
-    tensors = [v.fake for v in map(t.values.real, given) if isinstance(v, TensorVar) and v.cls in PLAIN]
+    tensors = [v.fake for v in map(t.values.real, given) if isinstance(v, TensorVar) and v.cls in (None, *TENSOR_CLASSES)]
     whole = kwargs or len(given) not in (5, 7) or len(tensors) not in (5, 7) or torch.is_autocast_enabled("cpu")
     if whole or any(f.device.type != "cpu" or f.dtype != tensors[0].dtype for f in tensors):
         return t.tensors.call_tensor_op(torch.lstm_cell, args, kwargs)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.common.overriding import PLAIN
+from bytejit.common.overriding import TENSOR_CLASSES
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import TensorVar, Var
 from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_lookup
@@ -47,7 +47,7 @@ def check_class(cls: type) -> None:
     class_lookup(cls, "__torch_function__")  # guards it: one that the class gets later is asked
     if dispatches(cls):
         raise Break(f"a tensor of the subclass {cls.__name__}, which has a __torch_dispatch__")
-    own = [c for c in MRO(cls) if not special_cases.TORCH.made(c) and c is not object and c not in PLAIN]
+    own = [c for c in MRO(cls) if not special_cases.TORCH.made(c) and c is not object and c not in TENSOR_CLASSES]
     if issubclass(cls, torch.nn.parameter.UninitializedTensorMixin) or any(
         name.startswith("__") and name.endswith("__") and name not in HARMLESS for c in own for name in NAMESPACE(c)
     ):

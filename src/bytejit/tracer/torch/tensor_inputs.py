@@ -6,7 +6,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.common.errors import Bug
-from bytejit.common.overriding import PLAIN, answers_as_torch, overrides
+from bytejit.common.overriding import TENSOR_CLASSES, answers_as_torch, overrides
 from bytejit.fake.tensor import Fake, fake_like
 from bytejit.guards.sources import Source
 from bytejit.tracer.core.component import Component
@@ -29,7 +29,7 @@ class TensorInputs(Component):
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
         if obj.is_conj() or obj.is_neg():
             raise Break("a tensor that is conjugated or negated when it is read")
-        if type(obj) not in PLAIN:
+        if type(obj) not in TENSOR_CLASSES:
             if self.t.job.may_wait and torch.nn.parameter.is_lazy(obj):
                 raise NotNow
             if dispatches(type(obj)) and overrides(type(obj)) == "own" and not special_cases.TORCH.made(type(obj)):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.common.overriding import PLAIN
+from bytejit.common.overriding import TENSOR_CLASSES
 from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
@@ -100,7 +100,7 @@ MAY_RETURN_SELF = {
 
 
 MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)  # a sequence may hold what does
-NONE_OVERRIDES = (None, *PLAIN, torch.Size)
+NONE_OVERRIDES = (None, *TENSOR_CLASSES, torch.Size)
 
 
 def as_operator(fn: Any) -> Any:

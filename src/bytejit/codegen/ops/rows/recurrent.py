@@ -15,7 +15,7 @@ from bytejit.codegen.ops.table import op
 from bytejit.common.own_operators import OPERATORS
 
 aten = torch.ops.aten
-PLAIN = aten.mkldnn_rnn_layer.default
+LAYER = aten.mkldnn_rnn_layer.default
 OPERATORS.define(
     "recurrent_layer(Tensor x, Tensor w0, Tensor w1, Tensor w2, Tensor w3, Tensor h, Tensor c, bool reverse, int[] batch_sizes, "
     "int mode, int hidden_size, int num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) "
@@ -27,14 +27,14 @@ OPERATORS.define(
 def recurrent_layer(*args: Any) -> tuple[torch.Tensor, ...]:
     """The layer with its workspace, unfollowed by autograd."""
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-        return PLAIN(*args)
+        return LAYER(*args)
 
 
 KEEPING = torch.ops.bytejit.recurrent_layer.default
 
 op(
     "recurrent_layer",
-    (str(PLAIN), str(KEEPING), "aten.mkldnn_rnn_layer_backward.default"),
+    (str(LAYER), str(KEEPING), "aten.mkldnn_rnn_layer_backward.default"),
     kind="extern",
     unsized=(3,),
 )
