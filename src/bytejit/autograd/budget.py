@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.checkpointed_parts import PART
 from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.calls import acts
@@ -36,7 +35,7 @@ PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.linear.default, *F
 # ---- what a node is --------------------------------------------------------------------------------------------------
 def repeatable(n: fx.Node) -> bool:
     """Whether a call returns the same when it is made again, and has no other effect."""
-    if n.op != "call_function" or PART in n.meta or not isinstance(n.meta.get("spec"), (Spec, tuple)):
+    if n.op != "call_function" or "checkpointed" in n.meta or not isinstance(n.meta.get("spec"), (Spec, tuple)):
         return False
     if n.target is operator.getitem:
         return isinstance(n.args[0], fx.Node) and repeatable(n.args[0])

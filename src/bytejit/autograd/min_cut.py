@@ -15,7 +15,6 @@ import networkx
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.checkpointed_parts import PART
 from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.ops.calls import acts, kind_of, row_of
 from bytejit.common.spec import Spec
@@ -43,7 +42,7 @@ class Cut:
     def cheap(self, n: fx.Node) -> bool:
         """Whether a call may be made again."""
         spec = n.meta.get("spec")
-        if n.op != "call_function" or n not in self.forward or not isinstance(spec, Spec) or acts(n) or PART in n.meta:
+        if n.op != "call_function" or n not in self.forward or not isinstance(spec, Spec) or acts(n) or "checkpointed" in n.meta:
             return False
         if is_view_node(n):
             return True

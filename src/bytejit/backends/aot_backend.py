@@ -13,6 +13,7 @@ from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.rewrite import copy_graph
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops import index as ix
+from bytejit.common.graph_info import info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.spec import Spec
 
@@ -42,7 +43,7 @@ def aot_backend(forward: Compile, backward: Compile | None) -> Callable:
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
         def build(part: fx.GraphModule, aten: Aten) -> Callable:
-            compile = backward if backward is not None and part.meta.get("backward") else forward
+            compile = backward if backward is not None and info_of(part).is_backward else forward
             return without_autocast(part, compiled(aten, compile))
 
         return from_aten(gm, build)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import torch
 
-from bytejit.codegen.aten.graph import OLD_GRAD, Aten
+from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.random_numbers import fuse_draws
 from bytejit.codegen.libraries.choices import ATEN, Choices
@@ -90,7 +90,7 @@ def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_i
         aten = fuse_draws(aten)
     inputs = aten.inputs()
     for _, at in info_of(gm).new_grads:
-        inputs[at].meta[OLD_GRAD] = True
+        inputs[at].meta["old_grad"] = True
     compiled = Compiled(gm, aten, target.options, target)
     call = compiled.frozen(example_inputs) if target.options.freeze else compiled.build(aten)
     stats = report_of(gm).stats

@@ -65,7 +65,7 @@ def frozen_or_not(gm: fx.GraphModule, aten: Aten, engine: Engine, inputs: Sequen
     """The callable of a graph. Under the option `freeze` the weights are constants of the models, which are built again when a
     weight was written."""
     info = info_of(gm)
-    if not info.settings.options.freeze or info.needs_grad or gm.meta.get("backward"):
+    if not info.settings.options.freeze or info.needs_grad or info.is_backward:
         return Graph(gm, aten, engine, {}).build()
     state: dict[str, Any] = {}
 
@@ -109,7 +109,7 @@ class Graph:
         count_refused(found, self.engine.name)
         if call is None:
             return self.through_torch(f"{self.engine.name} takes none of its operations")
-        report, kind = report_of(self.gm), "backward_" if self.gm.meta.get("backward") else ""
+        report, kind = report_of(self.gm), "backward_" if info_of(self.gm).is_backward else ""
         report.stages += [(f"{kind}aten", self.aten.text(), ".txt"), (f"{kind}parts", part_names(found), ".txt")]
         report.stages += [(f"{kind}onnx{i}", text, ".txt") for i, text in enumerate(self.texts)]
         return call

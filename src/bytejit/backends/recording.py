@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.codegen.aten.graph import FRESH, Aten
+from bytejit.codegen.aten.graph import Aten
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.options import Options
@@ -85,7 +85,7 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
             reason = reason or f"{n.target} is the program's own: it may do something else in each call"
     weights = info_of(gm).weights
     written = frozenset(m.input for m in aten.mutations)
-    fresh = frozenset(i for i, n in enumerate(aten.inputs()) if FRESH in n.meta)
+    fresh = frozenset(i for i, n in enumerate(aten.inputs()) if "fresh" in n.meta)
     new_grads = info_of(gm).new_grads
     tell = Told(gm, info_of(gm).settings.options)
     if not reason:

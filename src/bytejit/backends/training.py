@@ -96,9 +96,13 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
 
     def backward(aten: Aten) -> Callable:
         apart = module_of(fx.Graph())
-        apart.meta["backward"] = True
         apart.meta[INFO] = replace(  # autocast may be on around `backward()`
-            info, weights=frozenset(), new_grads=(), autocast=True, replayer=partial(BackwardReplayer, passes=passes)
+            info,
+            is_backward=True,
+            weights=frozenset(),
+            new_grads=(),
+            autocast=True,
+            replayer=partial(BackwardReplayer, passes=passes),
         )
         report_of(apart).cudagraphs = report_of(gm).cudagraphs
         try:

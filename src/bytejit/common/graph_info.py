@@ -25,6 +25,7 @@ class GraphInfo:
     inference: bool | str | None = None  # the mode that it sets: in or out of inference mode; "mixed": both; None: neither
     grads_off: bool = False  # no output needs gradients, though they are on and an input needs them
     backward: bool = False  # it runs a backward pass of its own
+    is_backward: bool = False  # it is the backward pass of another graph, which is compiled when that first runs
     grad_at_start: bool = True  # whether gradients are on where it begins
     autocast: bool = False  # autocast is on around the region
     overrides: bool = False  # torch function modes or subclasses are around: it runs with none asked

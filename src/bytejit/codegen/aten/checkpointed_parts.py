@@ -24,7 +24,6 @@ from bytejit.fake.tensor import fake_of_spec
 from .mutation import CannotNormalise
 from .recorder import Recorder
 
-PART = "checkpointed"  # key of a node's meta: it was recorded within such a part, the first time
 Execute = Callable[[fx.GraphModule, Sequence], Any]  # records a graph on fakes
 
 
@@ -56,7 +55,7 @@ class _Part:
             made = self.execute(self.target.part, self.given)
         inside = _after(self.rec.graph, before)
         for n in inside:
-            n.meta[PART] = True
+            n.meta["checkpointed"] = True
         if self.target.keeps_random and any(map(acts, inside)):
             self.state = self.note_state(inside[0])
         return made

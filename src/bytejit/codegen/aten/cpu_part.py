@@ -15,7 +15,7 @@ from torch import fx
 from bytejit.codegen.ops.calls import is_view
 from bytejit.common.spec import Spec
 
-from .graph import FRESH, Aten, Input, Mutation, Out, OutputValue, base_of, positions, renumbered
+from .graph import Aten, Input, Mutation, Out, OutputValue, base_of, positions, renumbered
 from .recorder import SEEDED
 from .rewrite import copy_graph, drop_dead, elements_of, spec_or_none
 
@@ -108,7 +108,7 @@ def _first(aten: Aten, inside: set[fx.Node], made: list[fx.Node], late: list[Mut
             last = new.placeholder(f"from_cpu_{i}")
         node = same[old]
         last.meta.update(node.meta)
-        last.meta[FRESH] = True
+        last.meta["fresh"] = True
         node.replace_all_uses_with(last, propagate_meta=False)
     for old in reversed([n for n in aten.graph.nodes if n in inside or n in made]):
         new.erase_node(same[old])

@@ -13,9 +13,6 @@ from bytejit.codegen.loops.sizes import Sizes
 from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec
 
-OLD_GRAD = "old grad"  # in the meta of a placeholder: what its tensor has as `.grad` dies at the end of the call, and is not read
-FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call, made by the code around the graph
-
 
 @dataclass(frozen=True)
 class OutputValue:
@@ -155,7 +152,7 @@ class Aten:
 
     def old_grads(self) -> tuple[int, ...]:
         """The inputs whose `.grad` dies at the end of a call, and is not read."""
-        return tuple(i for i, n in enumerate(self.inputs()) if OLD_GRAD in n.meta)
+        return tuple(i for i, n in enumerate(self.inputs()) if "old_grad" in n.meta)
 
     def text(self) -> str:
         """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs

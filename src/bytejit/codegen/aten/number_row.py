@@ -18,11 +18,11 @@ import torch
 from torch import fx
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.sizes import ROW, Real, SizeText
+from bytejit.codegen.loops.sizes import Real, SizeText
 from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec
 
-from .graph import FRESH, Aten, renumbered
+from .graph import Aten, renumbered
 from .rewrite import copy_graph, spec_or_none
 
 
@@ -49,7 +49,7 @@ def number_row(aten: Aten, device: torch.device) -> NumberRow | None:
     with graph.inserting_after(last):
         row = graph.placeholder("numbers")
     row.meta["spec"] = Spec((len(texts),), (1,), torch.float64, device)
-    row.meta[ROW], row.meta[FRESH] = tuple(texts), True
+    row.meta.update(numbers=tuple(texts), fresh=True)
     outputs = tuple(renumbered(o, input=lambda i: i + (i >= given)) for o in aten.outputs)
     made = replace(aten, graph=graph, outputs=outputs)
     return NumberRow(made, len(texts), _packer(texts, names))

@@ -26,7 +26,7 @@ from bytejit.common.spec import Spec
 from . import index as ix
 from .index import Index
 from .ir import Extern, Loops, MutationCopy, Result
-from .sizes import ROW, Real
+from .sizes import Real
 from .value import Value, ir_dtype, promote
 
 
@@ -95,8 +95,8 @@ def _placeholder(ctx: Lowering, node: Any) -> Value | Index | None:
         return spec
     b = ctx.buffer(spec.shape, ir_dtype(spec), spec.stride, "input", name=f"p{len(ctx.inputs)}")
     ctx.inputs.append(b.name)
-    if ROW in node.meta:
-        ctx.row = b.name, node.meta[ROW]
+    if "numbers" in node.meta:
+        ctx.row = b.name, node.meta["numbers"]
     return Value(b.name, spec.shape, b.dtype)
 
 

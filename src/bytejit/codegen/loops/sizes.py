@@ -30,8 +30,6 @@ from bytejit.shapes.symbols import same
 from . import index as ix
 from .index import Index, Size, Sym
 
-ROW = "numbers"  # in the meta of a placeholder that holds symbolic floats: their texts
-
 
 def _arithmetic(function: Callable[[Any, Any], Any], sign: str) -> tuple[Callable, Callable]:
     """An operator of Reals, and the same with its operands exchanged. Python computes the result at the call."""
