@@ -51,7 +51,7 @@ def _words(cls: type) -> list[int]:
 
 
 def give(cls: type) -> None:
-    """Look for an attribute in a class, so that it gets a version where it has none. No code of the program runs."""
+    """Look for an attribute in a class: CPython then gives a class without a version one. No code of the program runs."""
     try:
         type.__getattribute__(cls, "\0")
     except AttributeError:

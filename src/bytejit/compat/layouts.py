@@ -27,7 +27,7 @@ CODES = {  # torch dtype -> DLPack (code, bits); dtypes that are not here are ch
 
 
 class DLTensor(ctypes.Structure):
-    """DLTensor."""
+    """DLPack's struct of that name."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -56,7 +56,7 @@ def exchange_fill() -> int | None:
 
 
 class _Python:
-    """An object of a class written in Python."""
+    """A class that is written in Python."""
 
 
 def objects() -> None:
@@ -103,6 +103,6 @@ def tensors() -> None:
 
 
 def main() -> None:
-    """Read all of it."""
+    """Run all checks of this module. Raises: AssertionError."""
     objects()
     tensors()

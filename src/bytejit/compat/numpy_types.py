@@ -73,7 +73,7 @@ def namespaces() -> Iterator[dict[str, Any]]:
 
 
 def draws() -> Iterator[tuple[Callable, int]]:
-    """Methods of a random generator that give a float, and how many numbers are their arguments at most."""
+    """The methods of a random generator that return floats, each with the greatest number of its arguments that are numbers."""
     if numpy is not None:
         for name, most in (("uniform", 2), ("normal", 2), ("random", 0), ("rand", 0), ("randn", 0), ("random_sample", 0)):
             yield getattr(numpy.random, name).__func__, most

@@ -36,11 +36,11 @@ class ProbeStore:
     """What was found on this machine before: `load() -> dict`, `merge(entries)`. This one remembers nothing."""
 
     def load(self) -> dict[str, Any]:
-        """All entries."""
+        """All entries of the store."""
         return {}
 
     def merge(self, entries: Mapping[str, object]) -> None:
-        """Add entries."""
+        """Add entries to the store."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ PROBES = Probes()
 
 @functools.cache
 def key() -> str:
-    """Returns what the outcome of a probe depends on: versions and binaries."""
+    """What the outcome of a probe depends on: the versions and binaries of Python and torch."""
     binaries: list[str | Path] = [sys.executable, Path(torch.__file__).parent / "lib" / "libtorch_python.so"]
     stats = [os.stat(b) for b in binaries if b and os.path.exists(b)]
     marks = " ".join(f"{s.st_size}.{s.st_mtime_ns}" for s in stats)

@@ -14,7 +14,7 @@ from .probes import PROBES
 
 
 def breaks(x: torch.Tensor) -> torch.Tensor:
-    """Loops, handlers and managers around a value that is known only when the code runs."""
+    """A sample: loops, handlers and managers around a value that is known only when the code runs."""
     seen, total = [], x
     for i, (a, *rest) in enumerate(zip(range(4), "abcd", strict=True)):
         try:
@@ -35,7 +35,7 @@ def breaks(x: torch.Tensor) -> torch.Tensor:
 
 
 def closures(x: torch.Tensor, *args: int, scale: float = 2.0, **named: float) -> dict[str, torch.Tensor]:
-    """Closures, generators, keywords, unpacking, slices, comparisons."""
+    """A sample: closures, generators, keywords, unpacking, slices, comparisons."""
     count = 0
 
     def step(t: torch.Tensor, /, by: float = 1.0, *, again: bool = False) -> torch.Tensor:
@@ -55,7 +55,8 @@ def closures(x: torch.Tensor, *args: int, scale: float = 2.0, **named: float) ->
 
 
 def main() -> None:
-    """Compile and compare on a backend that needs no C++ compiler. Raises: AssertionError, or what the compiler raised."""
+    """Compile the samples on a backend that needs no C++ compiler, and compare results. Raises: AssertionError, or what
+    the compiler raised."""
     PROBES.child = True
     bytejit = importlib.import_module("bytejit")  # the whole: this program tries it, nothing here is built on it
     x = torch.arange(12.0).view(3, 4)

@@ -87,7 +87,7 @@ class KernelModule:
 
 
 def part(plan: Plan, at: int, functions: list[TritonFunction]) -> joined_launches.LaunchPart | None:
-    """Returns a step as a part of a joined launch; None where it stays a launch of its own."""
+    """A step as a part of a joined launch; None where it stays a launch of its own."""
     if len(functions) != 1:
         return None
     (f,) = functions

@@ -81,7 +81,7 @@ class Printer(Values):
 
     # ---- functions ------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Begin a function."""
+        """Begin to print a function."""
         self.f = TritonFunction(tiles=self.sched.tiles)
         self.axis_text, self.flat, self.masks, self.dim_of, self.dims_memo = {}, {}, {}, {}, {}
         self.space = None
@@ -159,8 +159,8 @@ class Printer(Values):
         return self.axis_text[name]
 
     def joined(self, at: ix.Index) -> ix.Index:
-        """The compiler sees that consecutive lanes read consecutive elements, and moves 16 bytes a lane, in `x`; not in
-        `96 * (x // 96) + x % 96`."""
+        """The index with the flat position in place of the axes that it is made of, where that is the same: the compiler
+        moves 16 bytes a lane for `x`, but not for `96 * (x // 96) + x % 96`."""
         for _, axes in self.flat.values():
             step, n = at.coefficient(axes[-1].name) if axes else 0, len(axes) - 1
             if not isinstance(step, int) or not step:
@@ -173,12 +173,12 @@ class Printer(Values):
         return at
 
     def forget(self, axes: Iterable[str]) -> None:
-        """The positions along these axes are printed anew where they are needed."""
+        """Forget the positions along these axes: they are printed again where they are needed."""
         gone = set(axes)
         self.axis_text = {name: text for name, text in self.axis_text.items() if name.partition(JOINED)[0] not in gone}
 
     def set_dim(self, dim: str, var: str, axes: tuple[Axis, ...], mask: str | None) -> None:
-        """The axes of a dim, the variable that holds its flat position, and its mask."""
+        """Note the axes of a dim. var: the variable that holds their flat position; mask: which positions exist."""
         self.flat[dim] = var, axes
         for a in axes:
             self.dim_of[a.name] = dim
@@ -188,7 +188,7 @@ class Printer(Values):
             self.masks[dim] = mask
 
     def grid(self, tile: Tile) -> Any:
-        """Programs of a `points` or `tiles` kernel."""
+        """The number of programs of a `points` or `tiles` kernel."""
         axes = self.kernel.nests[0].axes
         if self.sched.mode == "points":
             return ceil_div(product(axes), tile["X"])
@@ -196,7 +196,7 @@ class Printer(Values):
         return ix.size_of(n)
 
     def points(self, p: LoopNest) -> None:
-        """A program takes consecutive points of the flat range of all axes."""
+        """Print a kernel in which a program takes consecutive points of the flat range of all axes."""
         n = product(p.axes)
         t = self.f.text
         t.add("x = pid * X + tl.arange(0, X)")
@@ -208,7 +208,7 @@ class Printer(Values):
         self.stores(p)
 
     def square(self, p: LoopNest) -> None:
-        """A program takes a rectangle of the last two axes; the other axes have one value in it."""
+        """Print a kernel in which a program takes a rectangle of the last two axes, at one position of the other axes."""
         *rest, ya, xa = p.axes
         t = self.f.text
         t.add(f"across = tl.cdiv({size_text(xa.size)}, X)")

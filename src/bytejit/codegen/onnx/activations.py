@@ -33,13 +33,13 @@ def silu(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
 
 @row(aten.leaky_relu.default, dtypes=FLOATS)
 def leaky_relu(w: ModelWriter, out: Spec, x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x above zero, negative_slope * x below."""
+    """x where it is above zero, else negative_slope * x."""
     return w.op("LeakyRelu", x, alpha=negative_slope)
 
 
 @row(aten.elu.default, dtypes=FLOATS)
 def elu(w: ModelWriter, out: Spec, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    """scale * x, below zero scale * alpha * (exp(input_scale * x) - 1)."""
+    """scale * x where x is above zero, else scale * alpha * (exp(input_scale * x) - 1)."""
     if input_scale != 1:
         raise Cannot("it has input_scale")
     below = w.op("Mul", w.op("Elu", x, alpha=1.0), alpha)
@@ -49,7 +49,7 @@ def elu(w: ModelWriter, out: Spec, x: Tensor, alpha: float = 1, scale: float = 1
 
 @row(aten.hardtanh.default, dtypes=FLOATS)
 def hardtanh(w: ModelWriter, out: Spec, x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    """Between two numbers."""
+    """x, kept between two numbers."""
     return clamp(w, out, x, min_val, max_val)
 
 
@@ -75,5 +75,5 @@ def softplus(w: ModelWriter, out: Spec, x: Tensor, beta: float = 1, threshold: f
 
 @row(aten.threshold_backward.default, dtypes=FLOATS)
 def threshold_backward(w: ModelWriter, out: Spec, grad: Tensor, x: Tensor, threshold: float) -> Tensor:
-    """Zero where x is at most the threshold."""
+    """The gradient; zero where x is at most the threshold."""
     return either(w, w.op("LessOrEqual", x, threshold, dtype=torch.bool), 0, grad, out.dtype)

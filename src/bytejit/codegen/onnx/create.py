@@ -19,12 +19,12 @@ aten = torch.ops.aten
 
 @row(aten.full.default, aten.new_full.default, aten.full_like.default, dtypes=EVERY)
 def full(w: ModelWriter, out: Spec, first: Any, second: Any, third: Any = None, **settings: Any) -> Tensor:
-    """One number everywhere."""
+    """A tensor of one number."""
     return filled(w, out, second if third is None else third)
 
 
 def filled(w: ModelWriter, out: Spec, value: Any) -> Tensor:
-    """A tensor like `out` of one number."""
+    """A tensor of the shape and dtype of `out`, filled with one number."""
     return w.op("Expand", w.to(value, out.dtype), w.ints(out.shape))
 
 
@@ -39,13 +39,13 @@ for _name, _value in (("zeros", 0), ("ones", 1)):
 
 @row(aten.scalar_tensor.default, dtypes=EVERY)
 def scalar_tensor(w: ModelWriter, out: Spec, value: Any, **settings: Any) -> Tensor:
-    """A number."""
+    """A 0-dim tensor of one number."""
     return filled(w, out, value)
 
 
 @row(aten.arange.start_step, dtypes=INDEX_DTYPES)
 def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
-    """Integers in steps."""
+    """The numbers from `start` to `end`, `step` apart."""
     if any(isinstance(n, (float, Real)) for n in (start, end, step)):
         raise Cannot("it is a range of floats")
     return w.op("Range", *(w.to(n, out.dtype) for n in (start, end, step)))
@@ -53,11 +53,11 @@ def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **set
 
 @row(aten.arange.default, dtypes=INDEX_DTYPES)
 def arange_end(w: ModelWriter, out: Spec, end: Any, **settings: Any) -> Tensor:
-    """From zero."""
+    """The integers from 0 to `end`."""
     return arange(w, out, 0, end)
 
 
 @row(aten.arange.start, dtypes=INDEX_DTYPES)
 def arange_start(w: ModelWriter, out: Spec, start: Any, end: Any, **settings: Any) -> Tensor:
-    """In steps of one."""
+    """The integers from `start` to `end`."""
     return arange(w, out, start, end)

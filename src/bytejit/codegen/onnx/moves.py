@@ -32,13 +32,13 @@ def reshaped(w: ModelWriter, out: Spec, x: Tensor, *rest: Any) -> Tensor:
 
 @row(aten.permute.default, dtypes=EVERY)
 def permute(w: ModelWriter, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Dimensions in another order."""
+    """`x` with its dimensions in another order."""
     return w.transpose(x, [d % len(x.shape) for d in dims])
 
 
 @row(aten.transpose.int, dtypes=EVERY)
 def transpose(w: ModelWriter, out: Spec, x: Tensor, a: int, b: int) -> Tensor:
-    """Two dimensions exchanged."""
+    """`x` with two dimensions exchanged."""
     order = list(range(len(x.shape)))
     if order:
         order[a], order[b] = order[b], order[a]
@@ -47,13 +47,13 @@ def transpose(w: ModelWriter, out: Spec, x: Tensor, a: int, b: int) -> Tensor:
 
 @row(aten.t.default, dtypes=EVERY)
 def t(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """Rows and columns exchanged."""
+    """A matrix with rows and columns exchanged; a vector as it is."""
     return w.transpose(x, list(range(len(x.shape)))[::-1])
 
 
 @row(aten.expand.default, dtypes=EVERY)
 def expand(w: ModelWriter, out: Spec, x: Tensor, size: Sequence, implicit: bool = False) -> Tensor:
-    """Repeated along dimensions of one element."""
+    """`x`, repeated along its dimensions of one element."""
     return w.op("Expand", x, w.ints(out.shape))
 
 
@@ -64,19 +64,19 @@ def sliced(w: ModelWriter, x: Tensor, dim: int, start: Any, end: Any, step: Any 
 
 @row(aten.slice.Tensor, dtypes=EVERY)
 def slice_tensor(w: ModelWriter, out: Spec, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
-    """A slice."""
+    """A slice of `x` along one dimension."""
     return sliced(w, x, dim, 0 if start is None else start, LAST if end is None else end, step)
 
 
 @row(aten.select.int, dtypes=EVERY)
 def select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Any) -> Tensor:
-    """One element of a dimension."""
+    """The element of one dimension at an index; the dimension goes."""
     return w.op("Gather", x, w.to(index, torch.int64), axis=dim % len(x.shape))
 
 
 @row(aten.cat.default, dtypes=EVERY)
 def cat(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one after the other."""
+    """Tensors one after the other along a dimension."""
     if any(len(x.shape) != len(out.shape) for x in tensors):
         raise Cannot("it joins an empty tensor of another rank")
     return w.op("Concat", *(w.to(x, out.dtype) for x in tensors), axis=dim % len(out.shape))
@@ -84,7 +84,7 @@ def cat(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> T
 
 @row(aten.stack.default, dtypes=EVERY)
 def stack(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors along a new dimension."""
+    """Tensors side by side along a new dimension."""
     dim %= len(out.shape)
     made = [w.op("Unsqueeze", w.to(x, out.dtype), w.ints([dim])) for x in tensors]
     return w.op("Concat", *made, axis=dim)
@@ -92,14 +92,14 @@ def stack(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) ->
 
 @row(aten.repeat.default, dtypes=EVERY)
 def repeat(w: ModelWriter, out: Spec, x: Tensor, repeats: Sequence) -> Tensor:
-    """Copies side by side."""
+    """Copies of `x` one after the other along each dimension."""
     shape = [1] * (len(repeats) - len(x.shape)) + list(x.shape)
     return w.op("Tile", w.reshape(x, shape), w.ints(repeats))
 
 
 @row(aten.flip.default, dtypes=EVERY)
 def flip(w: ModelWriter, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Dimensions backward."""
+    """`x` with the order of its elements reversed along some dimensions."""
     axes = [d % len(x.shape) for d in dims]
     if not axes:
         return w.op("Identity", x)
@@ -108,24 +108,24 @@ def flip(w: ModelWriter, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 @row(aten.constant_pad_nd.default, dtypes=COMPUTED - {torch.bool})
 def constant_pad(w: ModelWriter, out: Spec, x: Tensor, pad: Sequence, value: Any = 0) -> Tensor:
-    """A number around."""
+    """`x` with a number around it."""
     return w.op("Pad", x, _pads(w, x, pad), w.to(value, x.dtype), mode="constant")
 
 
 @row(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
 def reflection_pad(w: ModelWriter, out: Spec, x: Tensor, pad: Sequence) -> Tensor:
-    """A mirror around."""
+    """`x` with its mirror image around it."""
     return w.op("Pad", x, _pads(w, x, pad), mode="reflect")
 
 
 @row(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
 def replication_pad(w: ModelWriter, out: Spec, x: Tensor, pad: Sequence) -> Tensor:
-    """The edge around."""
+    """`x` with its edges repeated around it."""
     return w.op("Pad", x, _pads(w, x, pad), mode="edge")
 
 
 def _pads(w: ModelWriter, x: Tensor, pad: Sequence) -> Tensor:
-    """The amounts in ONNX's order: all begins, then all ends."""
+    """The widths of a padding in ONNX's order: all begins, then all ends."""
     rank = len(x.shape)
     amounts = list(zip(pad[::2], pad[1::2]))
     amounts += [(0, 0)] * (rank - len(amounts))
@@ -136,13 +136,13 @@ def _pads(w: ModelWriter, x: Tensor, pad: Sequence) -> Tensor:
 
 @row(aten.tril.default)
 def tril(w: ModelWriter, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
-    """Zero above a diagonal."""
+    """A matrix with zeros above a diagonal."""
     return _triangle(w, x, diagonal, 0)
 
 
 @row(aten.triu.default)
 def triu(w: ModelWriter, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
-    """Zero below a diagonal."""
+    """A matrix with zeros below a diagonal."""
     return _triangle(w, x, diagonal, 1)
 
 
@@ -167,7 +167,7 @@ def _strict(w: ModelWriter, indices: Tensor, size: Any) -> Tensor:
 
 @row(aten.index_select.default, dtypes=EVERY)
 def index_select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Elements of a dimension."""
+    """The elements of one dimension at some indices."""
     if not x.shape or len(index.shape) != 1:
         raise Cannot("its index has no dimensions")
     return w.op("Gather", x, _strict(w, index, x.shape[dim]), axis=dim % len(x.shape))
@@ -175,7 +175,7 @@ def index_select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor) 
 
 @row(aten.gather.default, dtypes=EVERY)
 def gather(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
-    """Elements of a dimension, other ones at each place."""
+    """For each place the element of one dimension whose index the place has."""
     if not x.shape or len(x.shape) != len(index.shape):
         raise Cannot("its index has no dimensions")
     dim %= len(x.shape)

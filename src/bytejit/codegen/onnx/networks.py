@@ -60,7 +60,7 @@ F32 = frozenset({torch.float32})  # the statistics of ONNX's norms are f32
 def layer_norm(
     w: ModelWriter, out: Any, x: Tensor, shape: Sequence, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, ...]:
-    """Over the last dimensions; mean and 1 / deviation."""
+    """A norm over the last dimensions. Returns also the mean and 1 / deviation."""
     if weight is None:
         weight = w.constant(torch.ones(known(*shape)).tolist(), x.dtype)
     made = w.several("LayerNormalization", [None] * 3, x, weight, bias, axis=len(x.shape) - len(shape), epsilon=eps, stash_type=1)
@@ -80,7 +80,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """Over groups of channels."""
+    """A norm over groups of channels. Returns also the mean and 1 / deviation."""
     known(c, size)
     per = Tensor(w.reshape(x, [n, groups, -1]).name, x.dtype, (n, groups, c // groups * size))
     var, mean = spread(w, per, -1, 0, True)
@@ -108,7 +108,7 @@ def _window(rank: int, kernel: Sequence[int], stride: Sequence[int], padding: Se
 def max_pool(
     w: ModelWriter, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, rank: int
 ) -> Tensor:
-    """The largest of each window."""
+    """The largest element of each window."""
     if len(x.shape) != rank + 2:
         raise Cannot("its input has no batch dimension")
     settings = _window(rank, kernel, stride, padding, ceil_mode)
@@ -127,7 +127,7 @@ def max_pool2d(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Without the positions."""
+    """The largest element of each window. Its position, the second result, may not be used."""
     return max_pool(w, x, kernel, stride, padding, dilation, ceil_mode, 2), None
 
 
@@ -171,12 +171,12 @@ def _resized(w: ModelWriter, out: Spec, x: Tensor, scales: Sequence[float | None
 
 @row(aten.upsample_nearest2d.default, dtypes=F32)
 def nearest(w: ModelWriter, out: Spec, x: Tensor, size: Any, high: Any = None, wide: Any = None) -> Tensor:
-    """The nearest element."""
+    """An image of another size, each point of which is the nearest one of `x`."""
     return _resized(w, out, x, (high, wide), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
 @row(aten.upsample_bilinear2d.default, dtypes=F32)
 def bilinear(w: ModelWriter, out: Spec, x: Tensor, size: Any, align_corners: bool, high: Any = None, wide: Any = None) -> Tensor:
-    """Between the four nearest elements."""
+    """An image of another size, each point of which is interpolated between the four nearest ones of `x`."""
     mode = "align_corners" if align_corners else "half_pixel"
     return _resized(w, out, x, (high, wide), mode="linear", coordinate_transformation_mode=mode)

@@ -56,7 +56,7 @@ COMPARISONS = {
 
 
 def common(*values: Any) -> torch.dtype:
-    """The dtype that torch computes a call of these tensors and numbers in."""
+    """The dtype in which torch computes a call with these tensors and numbers."""
     known = [_stand_in(v) for v in values]
     return torch.result_type(*known) if len(known) > 1 else known[0].dtype
 
@@ -96,7 +96,7 @@ for _name, _kinds in COMPARISONS.items():
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
 def numeric(dtype: torch.dtype) -> torch.dtype:
-    """The dtype, where there is arithmetic in it. Raises: Cannot."""
+    """`dtype`, if there is arithmetic in it. Raises: Cannot."""
     if dtype is torch.bool:
         raise Cannot("it computes with bools")
     return dtype
@@ -129,7 +129,7 @@ def rsub(w: ModelWriter, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tenso
 
 @row(aten.mul.Tensor, aten.mul.Scalar)
 def mul(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
-    """x * other; of bools: both."""
+    """x * other; for bools: x and other."""
     if out.dtype is torch.bool:
         return w.op("And", w.to(x, torch.bool), w.to(other, torch.bool))
     return w.op("Mul", w.to(x, out.dtype), w.to(other, out.dtype))
@@ -179,7 +179,7 @@ def remainder(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
 
 @row(aten.pow.Tensor_Scalar)
 def pow_scalar(w: ModelWriter, out: Spec, x: Tensor, exponent: Any) -> Tensor:
-    """Powers, as torch computes the frequent ones."""
+    """A tensor to the power of a number. Frequent powers are written as torch computes them."""
     x = w.to(x, numeric(out.dtype))
     if exponent == 2:
         return w.op("Mul", x, x)
@@ -195,7 +195,7 @@ def pow_scalar(w: ModelWriter, out: Spec, x: Tensor, exponent: Any) -> Tensor:
 
 @row(aten.pow.Tensor_Tensor, dtypes=FLOATS)
 def pow_tensor(w: ModelWriter, out: Spec, x: Tensor, exponent: Tensor) -> Tensor:
-    """Powers."""
+    """A tensor to the power of a tensor."""
     return w.op("Pow", w.to(x, out.dtype), w.to(exponent, out.dtype))
 
 
@@ -206,19 +206,19 @@ def either(w: ModelWriter, condition: Tensor, a: Any, b: Any, dtype: torch.dtype
 
 @row(aten.maximum.default, dtypes=FLOATS | INDEX_DTYPES)
 def maximum(w: ModelWriter, out: Spec, x: Tensor, y: Tensor) -> Tensor:
-    """The larger, nan where one is."""
+    """The larger element; nan where one of them is nan."""
     return w.op("Max", w.to(x, out.dtype), w.to(y, out.dtype))
 
 
 @row(aten.minimum.default, dtypes=FLOATS | INDEX_DTYPES)
 def minimum(w: ModelWriter, out: Spec, x: Tensor, y: Tensor) -> Tensor:
-    """The smaller, nan where one is."""
+    """The smaller element; nan where one of them is nan."""
     return w.op("Min", w.to(x, out.dtype), w.to(y, out.dtype))
 
 
 @row(aten.clamp.default, dtypes=FLOATS | INDEX_DTYPES)
 def clamp(w: ModelWriter, out: Spec, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """Between two numbers."""
+    """x, kept between two numbers."""
     x = w.to(x, out.dtype)
     x = x if min is None else w.op("Max", x, min)
     return x if max is None else w.op("Min", x, max)
@@ -226,25 +226,25 @@ def clamp(w: ModelWriter, out: Spec, x: Tensor, min: Any = None, max: Any = None
 
 @row(aten.clamp_min.default, dtypes=FLOATS | INDEX_DTYPES)
 def clamp_min(w: ModelWriter, out: Spec, x: Tensor, min: Any) -> Tensor:
-    """Not below a number."""
+    """x, but not below a number."""
     return clamp(w, out, x, min)
 
 
 @row(aten.clamp_max.default, dtypes=FLOATS | INDEX_DTYPES)
 def clamp_max(w: ModelWriter, out: Spec, x: Tensor, max: Any) -> Tensor:
-    """Not above a number."""
+    """x, but not above a number."""
     return clamp(w, out, x, None, max)
 
 
 @row(aten.sign.default, dtypes=FLOATS)
 def sign(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """-1, 0, 1; of nan torch's is 0."""
+    """-1, 0 or 1. Torch's sign of nan is 0."""
     return either(w, w.op("IsNaN", x, dtype=torch.bool), 0, w.op("Sign", x), out.dtype)
 
 
 @row(aten.trunc.default, dtypes=FLOATS)
 def trunc(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """Toward zero."""
+    """x, rounded toward zero."""
     return either(w, w.op("Less", x, 0, dtype=torch.bool), w.op("Ceil", x), w.op("Floor", x), out.dtype)
 
 
@@ -269,13 +269,13 @@ def isinf(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
 # ---- logic ---------------------------------------------------------------------------------------------------------
 @row(aten.logical_not.default)
 def logical_not(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """Not."""
+    """Whether an element is zero."""
     return w.op("Not", w.to(x, torch.bool))
 
 
 @row(aten.bitwise_not.default, dtypes=frozenset({torch.bool}))
 def bitwise_not(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """Not."""
+    """The opposite of each bool."""
     return w.op("Not", x)
 
 
@@ -291,7 +291,7 @@ for _name, _kind in (("and", "And"), ("or", "Or"), ("xor", "Xor")):
 
 @row(aten.where.self)
 def where(w: ModelWriter, out: Spec, condition: Tensor, x: Any, y: Any) -> Tensor:
-    """One or the other."""
+    """The first value where the condition holds, else the second."""
     return either(w, condition, x, y, out.dtype)
 
 
@@ -304,7 +304,7 @@ def masked_fill(w: ModelWriter, out: Spec, x: Tensor, mask: Tensor, value: Any) 
 # ---- dtypes and copies ---------------------------------------------------------------------------------------------
 @row(aten._to_copy.default, dtypes=EVERY)
 def to_copy(w: ModelWriter, out: Spec, x: Tensor, **settings: Any) -> Tensor:
-    """Another dtype."""
+    """`x` in another dtype."""
     if settings.get("device") not in (None, out.device) or x.dtype.is_floating_point and out.dtype in UNSIGNED:
         raise Cannot("it copies to another device, or converts floats to small integers")
     return w.op("Identity", x) if x.dtype is out.dtype else w.to(x, out.dtype)
@@ -315,5 +315,5 @@ UNSIGNED = (torch.uint8, torch.int8, torch.int16)
 
 @row(aten.clone.default, aten.lift_fresh_copy.default, dtypes=EVERY)
 def clone(w: ModelWriter, out: Spec, x: Tensor, memory_format: Any = None) -> Tensor:
-    """A copy."""
+    """A copy of `x`."""
     return w.op("Identity", x)

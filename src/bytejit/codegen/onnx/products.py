@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @row(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, dtypes=FLOATS)
 def matmul(w: ModelWriter, out: Spec, a: Tensor, b: Tensor) -> Tensor:
-    """The product."""
+    """The matrix product of a and b."""
     return w.op("MatMul", a, b)
 
 
@@ -35,7 +35,7 @@ def _sum(w: ModelWriter, bias: Tensor, product: Tensor, beta: Any, alpha: Any) -
 
 @row(aten.addmm.default, dtypes=FLOATS)
 def addmm(w: ModelWriter, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """A product and a sum."""
+    """beta * bias + alpha * (a @ b)."""
     if beta == alpha == 1:
         return w.op("Gemm", a, b, bias)
     return _sum(w, bias, w.op("MatMul", a, b), beta, alpha)
@@ -43,7 +43,7 @@ def addmm(w: ModelWriter, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: A
 
 @row(aten.baddbmm.default, dtypes=FLOATS)
 def baddbmm(w: ModelWriter, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """The same of batches."""
+    """beta * bias + alpha * (a @ b), for batches of matrices."""
     return _sum(w, bias, w.op("MatMul", a, b), beta, alpha)
 
 

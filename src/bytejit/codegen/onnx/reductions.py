@@ -26,36 +26,36 @@ def axes_of(x: Tensor, dim: Any) -> list[int]:
 
 
 def reduced(w: ModelWriter, kind: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
-    """A reduction. A tensor of no dimensions is its own."""
+    """A reduction of `x` over some axes; without axes `x` itself."""
     return w.op(kind, x, w.ints(axes), keepdims=int(keepdim)) if axes else x
 
 
 @row(aten.sum.default, aten.sum.dim_IntList)
 def sum(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The sum."""
+    """The sum over some dimensions."""
     return reduced(w, "ReduceSum", w.to(x, out.dtype), axes_of(x, dim), keepdim)
 
 
 @row(aten.mean.default, aten.mean.dim)
 def mean(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The mean."""
+    """The mean over some dimensions."""
     return reduced(w, "ReduceMean", w.to(x, out.dtype), axes_of(x, dim), keepdim)
 
 
 @row(aten.prod.default)
 def prod(w: ModelWriter, out: Spec, x: Tensor, dtype: Any = None) -> Tensor:
-    """The product."""
+    """The product of all elements."""
     return reduced(w, "ReduceProd", w.to(x, out.dtype), axes_of(x, None), False)
 
 
 @row(aten.prod.dim_int)
 def prod_dim(w: ModelWriter, out: Spec, x: Tensor, dim: int, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The product along a dimension."""
+    """The product along one dimension."""
     return reduced(w, "ReduceProd", w.to(x, out.dtype), axes_of(x, dim), keepdim)
 
 
 def extreme(w: ModelWriter, kind: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
-    """The largest or smallest element; nan if one is nan, which is written out, as engines differ."""
+    """The largest or smallest element; nan if one is nan. Engines treat nan differently, so the row writes this out."""
     axes = axes_of(x, dim)
     made = reduced(w, kind, x, axes, keepdim)
     if not x.dtype.is_floating_point or not axes:
@@ -69,25 +69,25 @@ NUMBERS = COMPUTED - {torch.bool}
 
 @row(aten.amax.default, dtypes=NUMBERS)
 def amax(w: ModelWriter, out: Spec, x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
-    """The largest."""
+    """The largest element along some dimensions."""
     return extreme(w, "ReduceMax", x, dim, keepdim)
 
 
 @row(aten.amin.default, dtypes=NUMBERS)
 def amin(w: ModelWriter, out: Spec, x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
-    """The smallest."""
+    """The smallest element along some dimensions."""
     return extreme(w, "ReduceMin", x, dim, keepdim)
 
 
 @row(aten.max.default, dtypes=NUMBERS)
 def max_all(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """The largest of all."""
+    """The largest of all elements."""
     return extreme(w, "ReduceMax", x, None, False)
 
 
 @row(aten.min.default, dtypes=NUMBERS)
 def min_all(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
-    """The smallest of all."""
+    """The smallest of all elements."""
     return extreme(w, "ReduceMin", x, None, False)
 
 
@@ -120,7 +120,7 @@ row(aten.all.default, aten.all.dim, aten.all.dims)(_truth("ReduceMin", REDUCTION
 
 # ---- spread --------------------------------------------------------------------------------------------------------
 def spread(w: ModelWriter, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
+    """The variance and the mean over some dimensions."""
     axes = axes_of(x, dim)
     count = math.prod((x.shape[d] for d in axes), start=1)
     correction = 1 if correction is None else correction
@@ -134,19 +134,19 @@ def spread(w: ModelWriter, x: Tensor, dim: Any, correction: Any, keepdim: bool) 
 
 @row(aten.var.correction, dtypes=FLOATS)
 def var(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """The variance."""
+    """The variance over some dimensions."""
     return spread(w, x, dim, correction, keepdim)[0]
 
 
 @row(aten.std.correction, dtypes=FLOATS)
 def std(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """The standard deviation."""
+    """The standard deviation over some dimensions."""
     return w.op("Sqrt", spread(w, x, dim, correction, keepdim)[0])
 
 
 @row(aten.var_mean.correction, dtypes=FLOATS)
 def var_mean(w: ModelWriter, out: Any, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tuple:
-    """Both."""
+    """The variance and the mean over some dimensions."""
     return spread(w, x, dim, correction, keepdim)
 
 
@@ -154,7 +154,7 @@ def var_mean(w: ModelWriter, out: Any, x: Tensor, dim: Any = None, correction: A
 def vector_norm(
     w: ModelWriter, out: Spec, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
-    """The norm of order 2 or 1."""
+    """The norm of order 1 or 2 over some dimensions."""
     axes, x = axes_of(x, dim), w.to(x, out.dtype)
     if ord == 2:
         return w.op("Sqrt", reduced(w, "ReduceSum", w.op("Mul", x, x), axes, keepdim))
@@ -166,19 +166,19 @@ def vector_norm(
 # ---- along one dimension -------------------------------------------------------------------------------------------
 @row(aten._softmax.default, dtypes=FLOATS)
 def softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, *rest: Any) -> Tensor:
-    """exp(x) over its sum."""
+    """exp(x) over the sum of exp(x) along a dimension."""
     return _along(w, "Softmax", x, dim)
 
 
 @row(aten._log_softmax.default, dtypes=FLOATS)
 def log_softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, *rest: Any) -> Tensor:
-    """Its logarithm."""
+    """The logarithm of the softmax."""
     return _along(w, "LogSoftmax", x, dim)
 
 
 @row(aten._safe_softmax.default, dtypes=FLOATS)
 def safe_softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """Zero where all is -inf."""
+    """The softmax; zero where all elements are -inf."""
     return zero_of_nothing(w, x, _along(w, "Softmax", x, dim), dim % len(x.shape))
 
 
@@ -198,7 +198,7 @@ def _along(w: ModelWriter, kind: str, x: Tensor, dim: int) -> Tensor:
 
 @row(aten.logsumexp.default, dtypes=FLOATS)
 def logsumexp(w: ModelWriter, out: Spec, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(x))), from the largest on."""
+    """log(sum(exp(x))). The largest element is subtracted first, so that exp does not overflow."""
     axes = axes_of(x, dim)
     top = reduced(w, "ReduceMax", x, axes, True)
     top = either(w, w.op("IsInf", top, dtype=torch.bool), 0, top, x.dtype)
@@ -209,7 +209,7 @@ def logsumexp(w: ModelWriter, out: Spec, x: Tensor, dim: Any, keepdim: bool = Fa
 
 @row(aten.cumsum.default, dtypes=COMPUTED)
 def cumsum(w: ModelWriter, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """The sums so far."""
+    """The sums of the elements up to each."""
     if not x.shape:
         raise Cannot("its tensor has no dimensions")
     return w.op("CumSum", w.to(x, numeric(out.dtype)), w.to(dim % len(x.shape), torch.int64))

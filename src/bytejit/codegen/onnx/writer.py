@@ -27,7 +27,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple:
-        """The shape, which must be known."""
+        """The shape. Raises: AssertionError if it is not known."""
         assert self.known is not None, self.name
         return self.known
 
@@ -54,7 +54,7 @@ class ModelWriter:
     count: int = 0
 
     def name(self) -> str:
-        """A new name."""
+        """A name that no other value of the model has."""
         self.count += 1
         return f"v{self.count}"
 
