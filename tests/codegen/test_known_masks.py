@@ -95,3 +95,23 @@ def test_a_mask_of_another_shape_stays(shape: tuple[int, ...]) -> None:
         assert str(got.value) == str(e)
     else:
         torch.testing.assert_close(bytejit.compile(fn)(x), expected)
+
+
+def test_a_mask_that_gets_a_gradient_stays() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(x.shape[-2], x.shape[-2]).requires_grad_()
+        return torch.autograd.grad(F.scaled_dot_product_attention(x, x, x, mask).square().sum(), mask)[0]
+
+    x = torch.randn(1, 1, 6, 8)
+    torch.testing.assert_close(bytejit.compile(fn)(x), fn(x))
+
+
+def test_dropout_on_the_cpu_draws_what_eager_draws() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, torch.ones(x.shape[-2], x.shape[-2], dtype=BOOL).tril(), 0.5)
+
+    x = torch.randn(2, 2, 8, 16, requires_grad=True)
+    torch.manual_seed(3)
+    expected = fn(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(bytejit.compile(fn)(x), expected)
