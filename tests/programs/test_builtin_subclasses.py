@@ -82,6 +82,41 @@ def test_in_place_operators(x, items):
     return items[1:], items.n, items is first, table, table is same, bag, bag is old, x + 1
 
 
+class Told(dict):
+    """A dict whose entries are what its methods say."""
+
+    def __getitem__(self, k):
+        return [super().__getitem__(k)]
+
+    def __missing__(self, k):
+        return f"no {k}"
+
+    def __iter__(self):
+        return iter(("a", "z"))
+
+    def keys(self):
+        return ["z", "b"]
+
+
+class Noted(collections.defaultdict):
+    """A defaultdict that notes what is set in it."""
+
+    def __missing__(self, k):
+        found = super().__missing__(k)
+        self["missed"] = k
+        return found
+
+    def __setitem__(self, k, v):
+        super().__setitem__(k, (v, "set"))
+
+
+class Kept(collections.OrderedDict):
+    """An OrderedDict that writes down how often an entry was set."""
+
+    def __setitem__(self, k, v):
+        super().__setitem__(k, (v, len(self)))
+
+
 OPERATIONS = {
     "[1] + o": Plain,
     "o + [1]": Plain,
@@ -104,9 +139,10 @@ OPERATIONS = {
     "o.union([5])": Bag,
 }
 DICTS = {
-    "copy.copy(o)": (Table, Ordered, Lists, Tally),
-    "o.copy()": (Table, Ordered, Lists, Tally),
-    "o | {'z': 1}": (Table, Ordered, Lists, Tally),
+    "copy.copy(o)": (Table, Ordered, Lists, Tally, Kept, Noted),
+    "o.copy()": (Table, Ordered, Lists, Tally, Kept, Noted),
+    "o | {'z': 1}": (Table, Ordered, Lists, Tally, Kept, Noted),
+    "o.setdefault('z', 1), o.update(a=3), o.update([('y', 4)]), o.__ior__({'x': 5})": (Kept, Noted, Told, Ordered),
     "{'z': 1} | o": (collections.OrderedDict, collections.defaultdict, Table),
     "o == {'a': 1, 'b': 2}": (Tally, Ordered),
     "{'a': 1, 'b': 2} == o": (Tally, Table),
@@ -115,6 +151,10 @@ DICTS = {
     "hash(o)": (collections.OrderedDict, collections.defaultdict),
     "type(o)(o)": (Table, Lists, collections.defaultdict),
     "o.default_factory": (Lists,),
+    "o['z'], o['a'], o.get('z'), list(o.items())": (Told, Noted, Lists, Tally),
+    "dict.__getitem__(o, 'z')": (Told, Noted, Table),
+    "collections.defaultdict.__missing__(o, 'z')": (Noted, Lists, collections.defaultdict),
+    "o.copy(), o | {'y': 1}, dict(o)": (Told,),
     "o <= collections.Counter(a=5, b=5)": (Tally,),
 }
 DEQUES = (
@@ -138,6 +178,7 @@ EACH = [
     ("o % ()", Text, "'abc'"),
     ("o.format(1)", Text, "'abc'"),
     ("copy.copy(o)", Bag, "[1, 2]"),
+    ("copy.copy(o), copy.deepcopy(o)", Items, "[1, 2]"),
     ("f'{o}{o!r:>5}'", Number, "4"),
     ("str(o), repr([o]), '%s' % o", Number, "4"),
     ("o + 1, -o, [0, 1, 2][o - 3]", Number, "4"),

@@ -32,7 +32,11 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.instantiation import solid_base
+from bytejit.tracer.objects.own_methods import own_method
 from bytejit.tracer.torch import parameters
+
+# of the built-in part: the methods of its class by which a copy is read and filled
+ASKED = {DictVar: ("__setitem__", "items"), SeqVar: ("__iter__", "append", "extend"), SetVar: ("__iter__", "__init__", "__new__")}
 
 
 class Memo:
@@ -165,6 +169,9 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     ]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
+    kinds = () if issubclass(v.cls, tuple) else (k for k in ASKED if isinstance(v.base, k))
+    if asked := [n for kind in kinds for n in ASKED[kind] if own_method(v.cls, n)]:
+        raise Break(f"a copy of a {v.cls.__name__}, which has its own {asked[0]}")
     if v.real is not None and (v.cls.__flags__ & HEAP_TYPE == 0 or v.base is None and solid_base(v.cls) is not object):
         _no_copy(v)
     made = t.instantiation.object_new(v.cls)

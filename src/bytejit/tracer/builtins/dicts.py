@@ -16,16 +16,19 @@ from bytejit.tracer.objects.changing_keys import keys_change, lacks, picked
 from bytejit.tracer.objects.containers import base_of, key_of
 
 
-def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var], owner: Var | None = None) -> Var:
+    """Take the entries of a mapping or of pairs, then the keywords. owner: what sets them, where that is not `d` itself."""
     if len(args) > 1:
         raise Break(f"a {d.cls.__name__} made of {len(args)} arguments")
+    put = t.subscript_writes.dict_set if owner is None else t.subscript_writes.setitem
+    to: Any = d if owner is None else owner
     if args:
         ordered = issubclass(d.cls, collections.OrderedDict)
         pairs = t.iteration.mapping_items(args[0], ordered)
         for k, v in pairs if pairs is not None else pairs_of(t, args[0], ordered):
-            t.subscript_writes.dict_set(d, k, v)
+            put(to, k, v)
     for name, v in kwargs.items():
-        t.subscript_writes.dict_set(d, Known(name), v)
+        put(to, Known(name), v)
     return d
 
 
@@ -142,6 +145,22 @@ def setdefault(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -
     return t.values.real(found)
 
 
+_plain_setdefault = MODELS[OD.setdefault]
+
+
+@models(OD.setdefault)
+def ordered_setdefault(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """An OrderedDict's, which asks the methods of its class."""
+    given = [*args, kwargs["default"]] if "default" in kwargs and len(args) == 2 else args
+    if not isinstance(args[0], InstanceVar):
+        return _plain_setdefault(t, given, {})
+    if t.subscripts.contains(args[0], given[1]):
+        return t.subscripts.getitem(args[0], given[1])
+    value = given[2] if len(given) > 2 else NONE
+    t.subscript_writes.setitem(args[0], given[1], value)
+    return t.values.real(value)
+
+
 @on_dict("pop")
 def dict_pop(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     try:
@@ -179,6 +198,14 @@ def dict_update(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) 
     fill_dict(t, d, args, kwargs)
 
 
+@models(OD.update)
+@models(OD.__init__)
+def ordered_update(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """An OrderedDict sets each entry by the `__setitem__` of its class."""
+    fill_dict(t, _dict_base(t, args[0]), args[1:], kwargs, owner=t.values.real(args[0]))
+    return NONE
+
+
 @models(collections.defaultdict.__init__)
 def defaultdict_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     check_factory(t, args[1:])
@@ -188,9 +215,24 @@ def defaultdict_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return NONE
 
 
+@models(collections.defaultdict.__missing__)
+def defaultdict_missing(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.subscripts.default_item(_dict_base(t, args[0]), args[1], t.values.real(args[0]))
+
+
+@models(dict.__getitem__)
+@models(collections.OrderedDict.__getitem__)
+def dict_getitem(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """A dict's own, also by `super()`: it asks the class of a subclass's instance for `__missing__`."""
+    v, key = t.values.real(args[0]), args[1]
+    if isinstance(v, InstanceVar) and v.base is not None:
+        return t.subscripts.getitem_of_base(v, key)
+    return t.subscripts.getitem(v, key)
+
+
 @models(*dict_methods("__ior__"))
 def dict_ior(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    MODELS[dict.update](t, args, {})
+    MODELS[OD.update if issubclass(t.type_of(args[0]), OD) else dict.update](t, args, {})
     return args[0]
 
 
@@ -223,10 +265,17 @@ def dict_or(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> V
     return t.operators.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
 
 
-def _own_copy(t: Tracer, v: InstanceVar) -> Var:
-    """copy() of an instance of a subclass of OrderedDict or defaultdict: an instance of that class."""
+def _own_copy(t: Tracer, v: InstanceVar, merging: bool) -> Var:
+    """copy() of an instance of a subclass: a dict, or of OrderedDict and defaultdict an instance of that class."""
     base = _dict_base(t, v)
-    return t.calls.call(Known(v.cls), [base.factory or NONE, base] if issubclass(v.cls, collections.defaultdict) else [base], {})
+    if issubclass(v.cls, collections.defaultdict):
+        return t.calls.call(Known(v.cls), [base.factory or NONE, v], {})
+    if issubclass(v.cls, OD):
+        made = t.calls.call(Known(v.cls), [v] if merging else [], {})
+        if not merging:
+            MODELS[OD.update](t, [made, v], {})
+        return made
+    return fill_dict(t, DictVar({}), [v] if t.subscripts.length(base) else [], {})
 
 
 def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
@@ -235,16 +284,16 @@ def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
             return plainly(t, args, kwargs)
         if merging and not isinstance(base_of(args[1]), DictVar):
             return Known(NotImplemented)
-        made = _own_copy(t, args[0])
+        made = _own_copy(t, args[0], merging)
         if merging:
-            MODELS[dict.update](t, [made, args[1]], {})
+            MODELS[OD.update if issubclass(args[0].cls, OD) else dict.update](t, [made, args[1]], {})
         return made
 
     return run
 
 
-COPIES: tuple[Any, ...] = (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__)
-UNIONS: tuple[Any, ...] = (OD.__or__, collections.defaultdict.__or__)
+COPIES: tuple[Any, ...] = (dict.copy, OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__)
+UNIONS: tuple[Any, ...] = (dict.__or__, OD.__or__, collections.defaultdict.__or__)
 for _method in (*COPIES, *UNIONS):
     MODELS[_method] = _of_own_kind(MODELS[_method], merging=_method in UNIONS)
 

@@ -272,7 +272,7 @@ def size_numel(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.operators.fold(lambda: math.prod(t.const(args[0])))
 
 
-@_reader(list.__getitem__, tuple.__getitem__, deque.__getitem__, dict.__getitem__, collections.OrderedDict.__getitem__)
+@_reader(list.__getitem__, tuple.__getitem__, deque.__getitem__)
 def base_getitem(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.subscripts.getitem(v, args[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -302,8 +302,8 @@ class Iteration(Component):
             raise
         return (True, NONE) if item is None else (False, item)
 
-    def mapping_items(self, v: Var, ordered: bool = False) -> list[tuple[Var, Var]] | None:
-        """(key, value) pairs of a mapping, None for what is none. ordered: as an OrderedDict takes them."""
+    def mapping_items(self, v: Var, ordered: bool = False) -> Iterable[tuple[Var, Var]] | None:
+        """(key, value) pairs of a mapping, to go through once; None for what is none. ordered: as an OrderedDict takes them."""
         v = self.t.values.real(v)
         if isinstance(v, DictVar):
             self.t.values.complete(v)
@@ -317,7 +317,7 @@ class Iteration(Component):
                 return self.mapping_items(v.base)
         if class_attribute(cls, "keys") is not None:
             keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
-            return [(self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys]
+            return ((self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys)
         if ordered and class_attribute(cls, "items") is not None:
             raise Break("an OrderedDict made of an object with a method `items`")
         return None

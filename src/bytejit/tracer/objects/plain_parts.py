@@ -79,8 +79,8 @@ def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bo
         return None
     if in_place and isinstance(left, (SeqVar, DictVar) if left is a else MUTABLE) and getattr(left, "cls") is not tuple:
         return None
-    if isinstance(right, DictVar) and answers(b, OF_MAPPINGS):  # C asks it for its entries
-        return None
+    if any(isinstance(part, DictVar) and answers(v, OF_MAPPINGS) for part, v in ((left, a), (right, b))):
+        return None  # C asks it for its entries
     if any(isinstance(v, (SeqVar, DictVar)) and v.cls in OF_OWN_KIND for v in (left, right)):
         return None
     if name == "mod" and left is not a and isinstance(left, Known) and isinstance(left.obj, str):

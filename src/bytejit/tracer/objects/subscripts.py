@@ -168,6 +168,7 @@ class Subscripts(Component):
             missing = class_attribute(v.cls, "__missing__")
             if isinstance(missing, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(v, "__missing__"), [key], {})
+            return self.default_item(v.base, key, v)
         return self.getitem(expect(v.base, Var), key)
 
     def _sequence_item(self, seq: SeqVar, key: Var) -> Var:
@@ -191,16 +192,17 @@ class Subscripts(Component):
             raise self.t.raised(IndexError(name)) from None
 
     def dict_item(self, d: DictVar, key: Var) -> Var:
-        makes = d.factory is not None and not self.t.comparisons.is_same(d.factory, NONE)
-        absent = makes and lacks(self.t, d, key)
-        real_key = key_of(self.t, key) if not absent else None
-        found = self.t.values.lookup(d, real_key) if not absent else None
-        if found is not None:
-            return found
-        if d.factory is not None and makes:
-            value = self.t.calls.call(self.t.values.real(d.factory), [], {})
-            self.t.subscript_writes.dict_set(d, key, value)
+        absent = _makes(self.t, d) and lacks(self.t, d, key)
+        found = self.t.values.lookup(d, key_of(self.t, key)) if not absent else None
+        return self.default_item(d, key, d) if found is None else found
+
+    def default_item(self, d: DictVar, key: Var, owner: Var) -> Var:
+        """What a defaultdict makes for a key that it lacks. owner: `d`, or the instance of a subclass. Raises: Raised."""
+        if _makes(self.t, d):
+            value = self.t.calls.call(self.t.values.real(expect(d.factory, Var)), [], {})
+            self.t.subscript_writes.setitem(owner, key, value)
             return value
+        real_key = key_of(self.t, key)
         raise self.no_key(real_key if is_constant(real_key) else "?", key)
 
     def no_key(self, real_key: object, key: Var) -> Raised:
@@ -339,6 +341,11 @@ class Subscripts(Component):
         if isinstance(v, SetVar):
             return v
         return SetVar(elements(self.t, self.t.iteration.iterate(v)))
+
+
+def _makes(t: Any, d: DictVar) -> bool:
+    """Whether it is a defaultdict with a function that makes values."""
+    return d.factory is not None and not t.comparisons.is_same(d.factory, NONE)
 
 
 def part_of_text(t: Any, text: Known, key: Var) -> Var | None:
