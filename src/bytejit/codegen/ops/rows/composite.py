@@ -263,8 +263,7 @@ op(
 )
 
 
-# ---- choice
-# -------------------------------------------------------------------------------------------------------------
+# ---- choice ----------------------------------------------------------------------------------------------------------
 def _where(ctx: Lowering, test: Value, a: Any, b: Any) -> Value:
     dtype = acc_dtype(ir_dtype(ctx.spec()))
     return ctx.map(lambda c: ctx.op("select", ctx.read(test, c, "b8"), ctx.read(a, c, dtype), ctx.read(b, c, dtype), dtype=dtype))

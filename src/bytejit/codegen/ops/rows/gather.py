@@ -22,8 +22,7 @@ def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
     return lowers("composite", name, overloads, **fields)
 
 
-# ---- indices from memory
-# ------------------------------------------------------------------------------------------------
+# ---- indices from memory ---------------------------------------------------------------------------------------------
 @row("embedding", "embedding", refuses=True)
 def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
     n = len(at.shape)

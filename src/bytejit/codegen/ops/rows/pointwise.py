@@ -31,8 +31,7 @@ def call(name: str, device: str = "bj_") -> dict[str, str]:
     return {"cpp": f"bj::{name}({{0}}, {{1}})", "triton": f"{device}{name}({{0}}, {{1}})"}
 
 
-# ---- arithmetic (alpha of add and sub: composite.py)
-# ----------------------------------------------------------------
+# ---- arithmetic (alpha of add and sub: composite.py) -----------------------------------------------------------------
 op(
     "add",
     dtypes=ANY,
@@ -273,8 +272,7 @@ op(
 )
 op("fma", arity=3, cpp="{0} * {1} + {2}", triton="{0} * {1} + {2}", dtypes=FLOATS, cost=2, ref=lambda a, b, c: a * b + c)
 
-# ---- rounding: floats; ints as they are; halves to even
-# ----------------------------------------------------------------
+# ---- rounding: floats; ints as they are; halves to even --------------------------------------------------------------
 for _name, _device in (
     ("floor", "tl.floor"),
     ("ceil", "libdevice.ceil"),

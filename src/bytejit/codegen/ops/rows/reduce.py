@@ -136,8 +136,7 @@ _extreme("max_dim", "amax", "argmax")
 _extreme("min_dim", "amin", "argmin")
 
 
-# ---- moments
-# ----------------------------------------------------------------------------------------------------------
+# ---- moments ---------------------------------------------------------------------------------------------------------
 def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str, squares: str = "") -> tuple[Value, Value]:
     """Mean, and sum of squared distances from it, over dims; kept dims only. squares: the dtype of these, where it is another."""
     n = count(x, dims)
@@ -232,8 +231,7 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
 row("norm", "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")(_norm)
 
 
-# ---- norms of models
-# ------------------------------------------------------------------------------------------------------
+# ---- norms of models -------------------------------------------------------------------------------------------------
 @row("layer_norm", "native_layer_norm")
 def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: Value | None, eps: float) -> tuple:
     n, k = len(x.shape), len(shape)

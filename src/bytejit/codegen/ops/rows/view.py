@@ -80,8 +80,7 @@ def as_strided(ctx: Lowering, x: Value, size: Any, stride: Any, offset: int | No
     return ctx.view(x, shape, lambda c: ix.delinear(ix.linear(c, stride, offset or 0), b.shape, sizes))
 
 
-# ---- copies
-# -----------------------------------------------------------------------------------------------------------
+# ---- copies ----------------------------------------------------------------------------------------------------------
 @view(
     "clone",
     "clone",
@@ -252,8 +251,7 @@ def stack(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
     return cat(ctx, [ctx.view(x, shape, lambda c: c[:dim] + c[dim + 1 :]) for x in xs], dim)
 
 
-# ---- made from nothing
-# ------------------------------------------------------------------------------------------------
+# ---- made from nothing -----------------------------------------------------------------------------------------------
 
 
 def _triangle(ctx: Lowering, x: Value, diagonal: int, upper: bool) -> Value:
