@@ -144,7 +144,7 @@ def test_singledispatch_that_grows():
 def test_iterators_of_library_calls(x):
     """re.finditer, Pattern.finditer, struct.iter_unpack, `__iter__` called by name: each call has its own"""
     digits = re.compile(r"\d")
-    found = [int(m.group()) for m in re.finditer(r"\d", "a1b2")] + [m.start() for m in digits.finditer("12")]
+    found = [int(m[0]) for m in re.finditer(r"\d", "a1b2")] + [m.start() for m in digits.finditer("12")]
     pairs = struct.iter_unpack("<H", b"\1\0\2\0")
     (first,) = next(pairs)
     return x * first + sum(a for (a,) in pairs), found, list("ab".__iter__()), sum(range(3).__reversed__())

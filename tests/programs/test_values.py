@@ -194,6 +194,7 @@ def test_operator(x):
         o.itemgetter(1, 0)([5, 6]),
         o.attrgetter("shape")(x),
         o.methodcaller("sin")(x),
+        o.methodcaller("add", 1, alpha=2)(x),
         o.matmul(x, x),
         o.truth([]),
         o.not_(1),

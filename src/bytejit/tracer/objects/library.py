@@ -177,6 +177,7 @@ for _cls in PURE_C_TYPES:
         # each call of a scanner goes on from the last
         if isinstance(_method, types.MethodDescriptorType) and _method is not vars(re.Pattern)["scanner"]:
             _folded(_method)
+_folded(re.Match.__getitem__)
 
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
@@ -213,27 +214,26 @@ def weak_ref(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return made
 
 
-def _parts(fn: InstanceVar) -> list:
-    """The arguments that an itemgetter, attrgetter or methodcaller was made with."""
-    made = fn.real.__reduce__()
-    if not isinstance(made[0], type) or made[0] is functools.partial:  # a methodcaller with keywords
-        raise Break("an operator.methodcaller with keywords")
-    return list(made[1])
+def _parts(fn: InstanceVar) -> tuple[tuple, dict[str, Any]]:
+    """The arguments that an itemgetter, attrgetter or methodcaller was made with; those with keywords only in the last."""
+    maker, args = fn.real.__reduce__()
+    return ((*maker.args, *args), maker.keywords) if isinstance(maker, functools.partial) else (args, {})
 
 
 def _itemgetter(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    found = [t.subscripts.getitem(args[0], t.values.constant(key)) for key in _parts(fn)]
+    found = [t.subscripts.getitem(args[0], t.values.constant(key)) for key in _parts(fn)[0]]
     return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
 def _attrgetter(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    found = [functools.reduce(t.attributes.getattr, path.split("."), args[0]) for path in _parts(fn)]
+    found = [functools.reduce(t.attributes.getattr, path.split("."), args[0]) for path in _parts(fn)[0]]
     return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
 def _methodcaller(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    name, *rest = _parts(fn)
-    return t.calls.call(t.attributes.getattr(args[0], name), [t.values.constant(a) for a in rest], {})
+    (name, *rest), named = _parts(fn)
+    given = {k: t.values.constant(v) for k, v in named.items()}
+    return t.calls.call(t.attributes.getattr(args[0], name), [t.values.constant(a) for a in rest], given)
 
 
 def _getter(cls: type, handler: Callable) -> None:

@@ -123,6 +123,8 @@ class Subscripts(Component):
                 return self.t.calls.call(self.t.attributes.special(container, "__getitem__"), [key], {})
             if container.base is not None and found is not None:
                 return self.getitem_of_base(container, key)
+            if found is not None and self.t.calls.has_handler(found):
+                return self.t.calls.call_python(found, [container, key])
             if found is not None:
                 raise Break(f"indexing a {container.cls.__name__}, a C object")
             if worded := refused(self.t, operator.getitem, container, key):
