@@ -90,3 +90,24 @@ def test_trained(name: str, cast: bool, monkeypatch: pytest.MonkeyPatch) -> None
         for got, want in zip(results[1], results[0], strict=True):
             torch.testing.assert_close(got, want, rtol=near, atol=near * want.abs().max().item())
     assert not bytejit.counters["fallbacks"], bytejit.counters["fallbacks"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_attention_with_a_causal_mask_draws_what_eager_draws(asks: bool) -> None:
+    """Where the program makes the mask only when it is compiled, eager's kernel is that without a mask."""
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        if asks and not torch.compiler.is_compiling():
+            return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5, is_causal=True)
+        n = x.shape[-2]
+        mask = torch.ones(n, n, dtype=torch.bool, device=x.device).tril()
+        return F.scaled_dot_product_attention(x, x, x, mask, 0.5)
+
+    def run(fn: Callable) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.linspace(-1, 1, 2 * 4 * 64 * 32, device="cuda", dtype=torch.bfloat16).view(2, 4, 64, 32).requires_grad_()
+        torch.manual_seed(0)
+        y = fn(x)
+        return y, *torch.autograd.grad(y.float().square().sum(), x)
+
+    for got, expected in zip(run(bytejit.compile(attend)), run(attend), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)

@@ -31,6 +31,7 @@ class GraphInfo:
     overrides: bool = False  # torch function modes or subclasses are around: it runs with none asked
     measures: bool = False  # it has sizes that are known only when it runs
     sets_data: bool = False  # it sets a tensor's `data`
+    asked: bool = False  # the program asked whether it is compiled: eager may run other code of it
     arrays: bool = False  # inputs are memory of NumPy arrays: storages do not say which of them share memory
     texts: bool = False  # a report, log or debug folder was asked for: keep the plan and the kernels' text
     inner: frozenset[int] = frozenset()  # of a part of a graph: positions of the outputs that only other parts see

@@ -282,6 +282,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node], new_grads: tuple[tuple
         overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
         autocast=torch._C._is_any_autocast_enabled(),
         sets_data=bool(t.effects.data_set),
+        asked=t.asked,
         measures=any(n.op != "placeholder" for n in t.measures.measured.values()),
         grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors),
         backward=bool(t.backward.passes),

@@ -49,6 +49,7 @@ class GraphWriter(TorchDispatchMode):
         self.seen: dict[tuple, torch.fx.Node] = {}
         self.stores: dict = {}
         self.masks: dict[torch.fx.Node, str | None] = {}  # masks of attention -> what is known of them (`known_masks.py`)
+        self.asked = False  # `GraphInfo.asked`
         self.around: list = []  # checkpointed parts that are being recorded, the innermost last (`checkpointed_parts.py`)
         self.last_placeholder: torch.fx.Node | None = None
         self.follows = False  # autograd follows what is recorded

@@ -27,15 +27,17 @@ ALL, CAUSAL = "all", "causal"
 
 
 def without_known_mask(rec: GraphWriter, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments of a call; those of torch's attention without a mask that is not needed. With dropout on a GPU the mask
-    stays, as each of torch's kernels draws other numbers; so does one that gets a gradient."""
+    """The arguments of a call; those of torch's attention without a mask that is not needed. One that gets a gradient stays. With
+    dropout on a GPU each of torch's kernels draws other numbers: there a mask goes only where the program asked whether it is
+    compiled, as then it is one that eager code does not make."""
     if function is not torch.nn.functional.scaled_dot_product_attention:
         return args, kwargs
     given = dict(zip(NAMES, args)) | kwargs
     mask = given.get("attn_mask")
     if type(mask) is not Fake or not hasattr(mask, "bound") or given.get("is_causal") or not _fits(mask.m, given):
         return args, kwargs
-    if mask.requires_grad or given.get("dropout_p", 0.0) != 0 and mask.m.device.type != "cpu":
+    draws = given.get("dropout_p", 0.0) != 0 and mask.m.device.type != "cpu"
+    if mask.requires_grad or draws and not rec.asked:
         return args, kwargs
     node = rec.node(mask)
     if node not in rec.masks:

@@ -83,6 +83,7 @@ class FakeRun:
         info = info_of(gm)
         self.backward, self.grad_at_start = info.backward, info.backward and info.grad_at_start
         self.attention_at_start = attention_choice.read()
+        rec.asked = info.asked
 
     def run(self) -> object:
         """Runs the graph on fakes, and returns its outputs. Leaves the modes that the graph leaves."""
