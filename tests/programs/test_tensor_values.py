@@ -147,6 +147,8 @@ def test_as_many_as_values_say(x, ids):
         [x[i].sum() for i in kinds],
         counts,
         torch.where(rows > 0),
+        torch.where(ids[3] > 0),
+        ids[1].nonzero(as_tuple=True),
         torch.bincount(ids),
         torch.argwhere(rows),
         picked,
@@ -156,6 +158,15 @@ def test_as_many_as_values_say(x, ids):
         x.repeat_interleave(ids, dim=0),
         torch.repeat_interleave(ids),
     )
+
+
+@case(F(1), F(4))
+def test_index_of_a_float(number, x):
+    """`__index__` of a tensor of one float"""
+    try:
+        return number.__index__(), x
+    except TypeError as e:
+        return str(e), x + 1
 
 
 @program(F(4), graphs=1)

@@ -62,6 +62,8 @@ class TensorValues(Component):
 
     def python_value(self, v: TensorVar, function: Callable) -> Var | None:
         """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
+        if function is torch.Tensor.__index__ and (v.fake.is_floating_point() or v.fake.is_complex()):
+            return None  # it raises
         value = self.tensor_value(v, False)
         if value is None and (number := self.t.computed_numbers.number(v, function)) is not None:
             return number
@@ -180,6 +182,8 @@ class TensorValues(Component):
         as_tuple = self.t.const(named.pop("as_tuple")) if "as_tuple" in named else False
         plain = [a if isinstance(a, torch.Tensor) else self.t.const(a) for a in real]
         options = {k: a if isinstance(a, torch.Tensor) else self.t.const(a) for k, a in named.items()}
+        if as_tuple:  # of a number, torch gives the place in a vector of one
+            plain, options = [torch.atleast_1d(p) for p in plain], {k: torch.atleast_1d(p) for k, p in options.items()}
         try:
             result = fn(*plain, **options)
         except (RuntimeError, ValueError, TypeError, IndexError) as e:
