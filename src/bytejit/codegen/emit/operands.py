@@ -47,9 +47,7 @@ class Operands:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.replaced = replaced
         self.at = 0  # the step that is printed
-        libraries = [i for i, s in enumerate(plan.steps) if isinstance(s, ExternCall) and s.extern.reason != "library"]
-        raising = [run.steps[0] for run in source.runs if self.raises(run)]
-        self.safe_from = max([*libraries, *raising], default=-1) + 1  # the first step behind all that may fail
+        self.safe_from = self._first_safe_step()
         self.lines: list[str] = []
         self.head: list[str] = []  # runs before `lines`
         self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> the function, and its name in a profiler
@@ -70,18 +68,27 @@ class Operands:
         self.numbers: set[int] = set()  # positions of inputs that are numbers and that the text reads
         self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
         self.pointers: dict[str, str] = {}
+        self.names.update((f"p{self.given + i}", c) for i, c in enumerate(constants))
         for i, buffer in enumerate(plan.inputs):
-            name = f"p{i}"
-            if i >= self.given:
-                self.names[name] = constants[i - self.given]
             if buffer is not None:
-                self.text[buffer] = name
-                for d, size in enumerate(plan.buffers[buffer].shape):
-                    for s in symbols_in(size):
-                        if ix.index(size) == ix.index(ix.Sym(s)):
-                            self.symbols.setdefault(s, "")
-                            self.fetched.setdefault(s, f"{name}.shape[{d}]")
+                self._name_input(f"p{i}", plan.buffers[buffer])
         self.uses = self._count_uses()
+
+    def _first_safe_step(self) -> int:
+        """The number of the first step behind all that may fail."""
+        steps = enumerate(self.plan.steps)
+        libraries = [i for i, s in steps if isinstance(s, ExternCall) and s.extern.reason != "library"]
+        raising = [run.steps[0] for run in self.source.runs if self.raises(run)]
+        return max([*libraries, *raising], default=-1) + 1
+
+    def _name_input(self, name: str, buffer: Buffer) -> None:
+        """An input is the local `name`, which also tells the size symbols that are its dimensions."""
+        self.text[buffer.name] = name
+        for d, size in enumerate(buffer.shape):
+            for s in symbols_in(size):
+                if ix.index(size) == ix.index(ix.Sym(s)):
+                    self.symbols.setdefault(s, "")
+                    self.fetched.setdefault(s, f"{name}.shape[{d}]")
 
     def _count_uses(self) -> dict[str, int]:
         uses: dict[str, int] = {}

@@ -160,6 +160,13 @@ def variables(x: Any) -> set[str]:
     return {a.parts[0] for a in atoms(x) if type(a) is AxisVar}
 
 
+def only_axis(x: Terms) -> str | None:
+    """The axis that an index is, and nothing else; None for any other index."""
+    if len(x.terms) == 1 and not x.const and x.terms[0][1] == 1 and type(x.terms[0][0]) is AxisVar:
+        return x.terms[0][0].parts[0]
+    return None
+
+
 def index_text(x: int | Atom | Terms, name: Callable[[Any], str] = repr) -> str:
     """`128*i + r//4`: values are printed by `name`, in brackets."""
     if isinstance(x, Atom):

@@ -158,27 +158,24 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
     for i, step in enumerate(loops.steps):
         if not isinstance(step, Kernel):
             continue
-        taken: set[str] = set()
+        written = writes(step)
+        read = (loops.buffers[n] for n in reads(step) if n not in written)
+        dying = [a for a in read if a.kind == "temp" and life[a.name][1] == i]
         for at, p in enumerate(step.nests):
             for s in p.stores:
                 b = loops.buffers[s.buffer]
                 if b.kind != "temp" or life[b.name][0] != i:
                     continue
-                for name in reads(step):
-                    a = loops.buffers[name]
-                    if (
-                        a.kind == "temp"
-                        and name not in taken
-                        and name not in writes(step)
-                        and life[name][1] == i
-                        and extent(a) == extent(b)
-                        and itemsize(a.dtype) == itemsize(b.dtype)
-                        and overwritable(step, a, b, s, at)
-                    ):
-                        found[b.name] = name
-                        taken.add(name)
-                        break
+                operand = next((a for a in dying if same_size(a, b) and overwritable(step, a, b, s, at)), None)
+                if operand is not None:
+                    found[b.name] = operand.name
+                    dying.remove(operand)
     return found
+
+
+def same_size(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers have as many elements, of as many bytes."""
+    return extent(a) == extent(b) and itemsize(a.dtype) == itemsize(b.dtype)
 
 
 def overwritable(k: Kernel, a: Buffer, b: Buffer, s: Store, at: int) -> bool:

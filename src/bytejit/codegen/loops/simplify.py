@@ -186,8 +186,8 @@ def sizes_under(mask: Expr, sizes: Mapping[str, Any]) -> Mapping[str, Any] | Non
     for e in conjuncts(mask):
         if e.kind == "op" and e.name == "lt" and e.args[0].kind == "index" and e.args[1].kind == "const":
             at, most = e.args[0].attr, e.args[1].attr
-            name = at.terms[0][0].parts[0] if len(at.terms) == 1 and type(at.terms[0][0]) is ix.AxisVar else ""
-            if name in sizes and at == ix.var(name) and isinstance(sizes[name], int) and 0 < most < sizes[name]:
+            name = ix.only_axis(at)
+            if name is not None and name in sizes and isinstance(sizes[name], int) and 0 < most < sizes[name]:
                 found[name] = min(most, found.get(name, most))
     return {**sizes, **found} if found else None
 

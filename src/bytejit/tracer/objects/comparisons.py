@@ -170,49 +170,51 @@ class Comparisons(Component):
         if b_cls is not a_cls and issubclass(b_cls, a_cls):
             attempts.reverse()
         for v, method, other in attempts:
-            if isinstance(other, InstanceVar) and not isinstance(v, InstanceVar) and not self._is_class(v):
-                if (result := self.in_c(method, v, base_of(other))) is not None:
-                    return result
-            if isinstance(v, Known) and self._has_method(v, method):
-                result = self.t.operators.try_special(v, method, [other])
-                if result is not None:
-                    return result
-            if isinstance(v, InstanceVar):
-                own = class_attribute(v.cls, method)
-                if v.base is not None and own is class_attribute(_base_class(v), method):
-                    result = self.in_c(method, v.base, base_of(other))
-                    if result is not None:
-                        return result
-                    continue
-                if own in OF_OBJECT:
-                    if name == "ne" and class_attribute(v.cls, "__eq__") is not object.__eq__:
-                        result = self.t.operators.try_special(v, "__eq__", [other])
-                        if result is not None:
-                            return self.t.values.constant(not self.truth(result))
-                    continue
-                result = self.t.operators.try_special(v, method, [other])
-                if result is not None:
-                    return result
+            if (result := self._asked(name, v, method, other)) is not None:
+                return result
         if name in ("eq", "ne"):
-            found = plain_equal(self.t, name, a, b)
-            if found is not None:
-                return found
-            for v in (a, b):
-                if isinstance(v, Known) and not isinstance(v.obj, (type, types.ModuleType)) and not is_constant(v.obj):
-                    if type(v.obj).__eq__ is not object.__eq__ and not callable(v.obj):
-                        raise Break(f"comparing a {type(v.obj).__name__}")
-            same = (
-                self.is_same(a.func, b.func) and self.is_same(a.self, b.self)
-                if isinstance(a, MethodVar) and isinstance(b, MethodVar)
-                else self.is_same(a, b)
-            )
-            return self.t.values.constant(same == (name == "eq"))
+            return self._equal_by_default(name, a, b)
         if (worded := refused(self.t, COMPARISONS[name], a, b)) is not None:
             raise worded
         symbol = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}[name]
         raise self.t.raised(
             TypeError(f"'{symbol}' not supported between instances of '{shown_name(a_cls)}' and '{shown_name(b_cls)}'")
         )
+
+    def _asked(self, name: str, v: Var, method: str, other: Var) -> Var | None:
+        """What the method of `v` returns; None where it has none, or where that returns NotImplemented."""
+        if isinstance(other, InstanceVar) and not isinstance(v, InstanceVar) and not self._is_class(v):
+            if (result := self.in_c(method, v, base_of(other))) is not None:
+                return result
+        if isinstance(v, Known) and self._has_method(v, method):
+            return self.t.operators.try_special(v, method, [other])
+        if not isinstance(v, InstanceVar):
+            return None
+        own = class_attribute(v.cls, method)
+        if v.base is not None and own is class_attribute(_base_class(v), method):
+            return self.in_c(method, v.base, base_of(other))
+        if own not in OF_OBJECT:
+            return self.t.operators.try_special(v, method, [other])
+        if name != "ne" or class_attribute(v.cls, "__eq__") is object.__eq__:
+            return None
+        result = self.t.operators.try_special(v, "__eq__", [other])  # object.__ne__ asks it
+        return None if result is None else self.t.values.constant(not self.truth(result))
+
+    def _equal_by_default(self, name: str, a: Var, b: Var) -> Var:
+        """`==` or `!=` of values no method of which says more: by value where they are plain, else by identity. Raises: Break."""
+        found = plain_equal(self.t, name, a, b)
+        if found is not None:
+            return found
+        for v in (a, b):
+            if isinstance(v, Known) and not isinstance(v.obj, (type, types.ModuleType)) and not is_constant(v.obj):
+                if type(v.obj).__eq__ is not object.__eq__ and not callable(v.obj):
+                    raise Break(f"comparing a {type(v.obj).__name__}")
+        same = (
+            self.is_same(a.func, b.func) and self.is_same(a.self, b.self)
+            if isinstance(a, MethodVar) and isinstance(b, MethodVar)
+            else self.is_same(a, b)
+        )
+        return self.t.values.constant(same == (name == "eq"))
 
     def _is_class(self, v: Var) -> bool:
         return isinstance(v, Known) and isinstance(v.obj, type)

@@ -16,7 +16,7 @@ from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Store
 from bytejit.codegen.loops.simplify import Rewriter, innermost, points
 
-from .row_buffers import by_name, place_buffers, plain
+from .row_buffers import by_name, place_buffers
 
 SMALL = 65536  # points: up to so many run on one thread, so that few rows are enough
 FEW_ROWS = 16  # rows, or blocks of columns, of which threads need at least so many
@@ -44,7 +44,7 @@ class Alignment:
 def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
     """Adds to `found` what follows if two coordinate tuples are equal. Returns False if their ranks differ."""
     for x, y in zip(a, b):
-        p, q = plain(x), plain(y)
+        p, q = ix.only_axis(x), ix.only_axis(y)
         if p is not None and q is not None and sizes[p] == sizes[q] and found.axes.get(p, q) == q:
             found.axes[p] = q
         elif not _mixed(x, y, sizes, found) and (x != y or x.terms):
@@ -201,11 +201,12 @@ def worthwhile(
 ) -> bool:
     """Whether the merged kernel has enough rows for the threads, and its innermost axes still have stride 1 in memory. vertical:
     the second reads what the first stores. few: as in `fuse_pair`."""
-    if flexible(first) and flexible(second) and len(outer) == len(first.axes) == len(second.axes):
+    both = flexible(first) and flexible(second)
+    if both and len(outer) == len(first.axes) == len(second.axes):
         return True
     if not flexible(first) and not flexible(second):
         return True
-    if not vertical and flexible(first) and flexible(second):
+    if both and not vertical:
         return False
     if vertical and flexible(second) and len(outer) == len(second.axes):
         return True  # the second kernel only adds one value a row
@@ -224,9 +225,9 @@ def worthwhile(
                 continue
             inner = innermost(k, p, buffers)
             if any(names.get(n) == inner for n in outer):
-                columns = True
-                if flexible(k) and flexible(first) and flexible(second):
+                if both:
                     return False
+                columns = True
     return total <= max(SMALL, few) or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
 
 

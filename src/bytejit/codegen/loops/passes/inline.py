@@ -45,11 +45,7 @@ def pointwise_store(k: Any) -> Store | None:
     if isinstance(k, Kernel) and len(k.nests) == 1 and not k.nests[0].axes and not k.nests[0].reduces:
         stores = k.nests[0].stores
         if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None and not stores[0].over:
-            if all(
-                len(c.terms) <= 1
-                and (c.value == 0 or c.terms and type(c.terms[0][0]) is ix.AxisVar and c.terms[0][1] == 1 and not c.const)
-                for c in stores[0].coords
-            ):
+            if all(c.value == 0 or ix.only_axis(c) is not None for c in stores[0].coords):
                 return stores[0]
     return None
 

@@ -19,13 +19,6 @@ from bytejit.common.spec import contiguous_stride
 LOCAL_MOST = 128 * 1024  # bytes of a row-local buffer: it should stay in a core's cache
 
 
-def plain(c: ix.Index) -> str | None:
-    """The axis, when the coordinate is just one."""
-    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.AxisVar:
-        return c.terms[0][0].parts[0]
-    return None
-
-
 def by_name(found: Iterable[Expr]) -> dict[str, list[Expr]]:
     """Loads by their buffers."""
     out: dict[str, list[Expr]] = {}
@@ -125,7 +118,7 @@ def fits(s: Store, b: Buffer, outer: set[str]) -> bool:
     """Whether a row of the stored buffer is small enough to be local to a thread."""
     inner = [n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer]
     size = points([Axis("", n) for n in inner]) * itemsize(b.dtype)
-    return size <= LOCAL_MOST and not any(plain(c) is None and c.terms for c in s.coords)
+    return size <= LOCAL_MOST and not any(ix.only_axis(c) is None and c.terms for c in s.coords)
 
 
 def local_buffer(s: Store, b: Buffer, outer: set[str]) -> Buffer:

@@ -103,8 +103,8 @@ def find_cuts(loops: Loops, sizes: dict[str, Any]) -> Cuts:
 
 
 def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None, d: int) -> None:
-    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.AxisVar:
-        axis = c.terms[0][0].parts[0]
+    """Collects what follows from the coordinate `c` of dimension `d`. b: the buffer, where it is one of the loops'."""
+    if (axis := ix.only_axis(c)) is not None:
         if b is not None and b.kind in ("temp", "output") and sizes[axis] == b.shape[d]:
             cuts.union((b.name, d), axis)
         return
@@ -112,17 +112,17 @@ def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None
         for s in strides:
             cuts.cut((b.name, d), s)
     for a in ix.atoms(c):
-        if type(a) in (ix.Div, ix.Mod):
-            x = a.parts[0]
-            if len(x.terms) == 1 and not x.const and x.terms[0][1] == 1:
-                inner, step = x.terms[0][0], 1
-                if type(inner) is ix.Div and len(inner.parts[0].terms) == 1:
-                    step, x = inner.parts[1], inner.parts[0]
-                    inner = x.terms[0][0]
-                if type(inner) is ix.AxisVar and x.terms[0][1] == 1 and not x.const:
-                    cuts.cut(inner.parts[0], step * a.parts[1])
-                    if step != 1:
-                        cuts.cut(inner.parts[0], step)
+        if type(a) not in (ix.Div, ix.Mod):
+            continue
+        x, step = a.parts[0], 1
+        alone = x.terms[0][0] if len(x.terms) == 1 and not x.const and x.terms[0][1] == 1 else None
+        if type(alone) is ix.Div:  # (axis // step) // n, or % n
+            x, step = alone.parts
+        axis = ix.only_axis(x)
+        if axis is not None:
+            cuts.cut(axis, step * a.parts[1])
+            if step != 1:
+                cuts.cut(axis, step)
 
 
 def split_axes(loops: Loops) -> Loops:
