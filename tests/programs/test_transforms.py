@@ -10,7 +10,7 @@ from torch import func, nn
 import bytejit
 
 from . import targets
-from .harness import F, I, Spec, case, program
+from .harness import F, I, Spec, Turn, case, program
 
 NET = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2))
 GRAD, MAPPED = func.grad(lambda a: (a**2).sum()), torch.vmap(lambda a: a * 2)
@@ -201,6 +201,12 @@ def test_transforms_of_changing_sizes(x):
     """Sizes that change from call to call under transforms"""
     pushed = func.jacfwd(torch.sin)(x), func.hessian(lambda a: a.sin().sum())(x[:, 0])
     return torch.vmap(lambda a: a.softmax(0))(x), func.grad(lambda a: (a**2).sum())(x), func.jacrev(torch.sin)(x[:, 0]), pushed
+
+
+@case(F(3), Turn(2, 3, 5, 7), graphs=1, total=2, calls=4)
+def test_transforms_of_changing_numbers(x, n):
+    """Numbers that change from call to call in mapped functions"""
+    return torch.vmap(lambda a: a * n + (a.long() - n))(x), torch.vmap(lambda a: torch.where(a > n / 2, a, n / 3))(x)
 
 
 @case(F(3, 2), graphs=1)

@@ -374,12 +374,15 @@ def _dispatch(self: FakeMode, func: torch._ops.OpOverload, types: Any, args: Any
     return infer(*as_made(func, args, kwargs or {}))
 
 
+NUMBERS = (int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
     """The call to make in place of one from the rules of a function transform: a number that they cast like a tensor becomes a
     tensor, and zeros without memory get memory."""
     if func is torch.ops.aten._efficientzerotensor.default:
         return torch.ops.aten.zeros.default, args, kwargs
-    if func is torch.ops.aten._to_copy.default and type(args[0]) in (int, float, bool, complex):
+    if func is torch.ops.aten._to_copy.default and type(args[0]) in NUMBERS:
         return torch.ops.aten.scalar_tensor.default, args, {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
     return func, args, kwargs
 
