@@ -29,13 +29,14 @@ class Clip(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, limit, name=None):
         ctx.limit, ctx.name, ctx.shape = limit, name, x.shape
+        ctx.dirty, ctx.materialize = x > limit, False  # names that torch has no use for
         ctx.kept = (x * 3).sigmoid()
         return x.clamp(-limit, limit)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        assert grad.shape == ctx.shape
+        assert grad.shape == ctx.shape and not ctx.materialize
         return grad.clamp(-ctx.limit, ctx.limit) * ctx.kept, None, None
 
 

@@ -35,14 +35,14 @@ SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType, type, 
 
 
 class Context:
-    """The ctx that a forward gets while it is traced."""
+    """The ctx that a forward gets while it is traced. Attributes are named as torch's own: others are the program's."""
 
     def __init__(self, needs_input_grad: tuple) -> None:
         self.needs_input_grad = needs_input_grad
         self.non_differentiable: tuple = ()
-        self.dirty: tuple = ()
+        self.dirty_tensors: tuple = ()
         self.to_save: tuple = ()
-        self.materialize = True
+        self.materialize_grads = True
 
     def save_for_backward(self, *tensors: Sequence) -> None:
         self.saved_tensors = self.to_save = tensors
@@ -51,13 +51,13 @@ class Context:
         pass
 
     def mark_dirty(self, *tensors: Sequence) -> None:
-        self.dirty = tensors
+        self.dirty_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Sequence) -> None:
         self.non_differentiable = tensors
 
     def set_materialize_grads(self, value: Any) -> None:
-        self.materialize = value
+        self.materialize_grads = value
 
 
 def apply_as_stored() -> object:
@@ -160,7 +160,7 @@ def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar)
         return t.values.real(t.calls.call(t.values.constant(run_forward), [cls_var, ctx, args, t.calls.model({})], {})), ctx
 
     (result, ctx), changes = without_gradients(t, run)
-    if changes or t.subscripts.length(t.attributes.getattr(ctx, "dirty")):
+    if changes or t.subscripts.length(t.attributes.getattr(ctx, "dirty_tensors")):
         raise Break(f"{cls.__name__}.apply, an autograd function whose forward has side effects")
     return result, ctx
 

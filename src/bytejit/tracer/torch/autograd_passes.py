@@ -60,7 +60,7 @@ def run_backward(cls: Any, ctx: Any, grads: Any, devices: tuple) -> Any:
 
 def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[TracedPasses, tuple[Node, ...]]:
     """Both passes, and what they read besides the arguments. Raises: LeaveToTorch."""
-    materialize = bool(t.const(t.attributes.getattr(call.ctx, "materialize")))
+    materialize = bool(t.const(t.attributes.getattr(call.ctx, "materialize_grads")))
     before = len(t.graph.nodes)
     grads = [gradient(t, call, i, o, materialize) for i, o in enumerate(call.outputs)]
     markers = [g.node for g in grads if isinstance(g, TensorVar)]
