@@ -231,3 +231,28 @@ def test_what_was_read_conjugated_is_written(backend: str) -> None:
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
     assert not bytejit.counters["fallbacks"] and not bytejit.counters["faults"]
     check(written_then_read, args=lambda r: (torch.complex(r.f(2, 3), r.f(2, 3)),), backend=backend, tol=(1e-5, 1e-6))
+
+
+WRITES = {
+    "another input": lambda x, y: x.copy_(y),
+    "each other": lambda x, y: (x.copy_(y), y.copy_(x * 2)),
+    "all parts, filled": lambda x, y: torch.view_as_real(x).fill_(3),
+    "one part, strided": lambda x, y: torch.view_as_real(x)[..., 0].copy_(y.imag.t().contiguous().t()),
+}
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_complex_inputs_are_written(write: str, strided: bool) -> None:
+    """A complex input is written from another as it is, and through its parts"""
+
+    def args(r: Rand) -> tuple:
+        made = [torch.complex(r.f(4, 4), r.f(4, 4)) for _ in range(2)]
+        return tuple(z[::2, 1:] if strided else z for z in made)
+
+    def program(x, y):
+        WRITES[write](x, y)
+        return x + 1
+
+    check(program, args=args, backend="inductor", calls=2, tol=(1e-6, 1e-6))
+    assert not bytejit.counters["fallbacks"] and not bytejit.counters["faults"]

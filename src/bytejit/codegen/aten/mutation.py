@@ -157,7 +157,9 @@ def put_back(rec: Any, func: OpOverload, args: tuple, base: torch.fx.Node, new: 
     if name in ("alias", "detach", "expand") and same(new.meta["spec"].shape, spec.shape):
         return new
     if name == "view_as_real":
-        return rec.emit(aten.view_as_complex.default, (new,))
+        parts = new.meta["spec"]  # a filled one has stride 0
+        dense = Spec(parts.shape, contiguous_stride(parts.shape), parts.dtype, parts.device)
+        return rec.emit(aten.view_as_complex.default, (relayout(rec, new, dense),))
     if name == "view_as_complex":
         return rec.emit(aten.view_as_real.default, (new,))
     raise CannotNormalise(f"{func}: a write through this kind of view")

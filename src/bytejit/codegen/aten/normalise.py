@@ -298,6 +298,8 @@ def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
         node = root.node
         if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, index)):
             node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
+        elif node in sources and node.meta["spec"].dtype.is_complex:  # loops do not copy it into the other input
+            node = rec.emit(aten.clone.default, (node,))
         mutations.append(Mutation(index, found.add(node), versions_of(root.fake)))
     return tuple(mutations)
 
