@@ -154,6 +154,18 @@ def test_few_rows_on_a_gpu_do_not_keep_the_rest_in_one_program() -> None:
     assert rows(4) == [8 * 768, 8]
 
 
+def test_large_sums_over_what_a_kernel_computes_are_in_it_on_a_gpu() -> None:
+    """The backward pass of a residual block: the gradient before the activation, and its sum over each channel."""
+
+    def back(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        g = torch.where(y <= 0, 0, a + b)
+        return g, g.float().sum((0, 2, 3))
+
+    inputs = [torch.empty(8, 64, 112, 112, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last) for _ in range(3)]
+    loops = lower(aten(back, *inputs))
+    assert len(fuse(loops, launches=True).steps) == 1 and len(fuse(loops).steps) == 2
+
+
 def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """300 ops, each read once."""
     for _ in range(75):

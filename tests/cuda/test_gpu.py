@@ -318,7 +318,10 @@ def test_cuda_graphs(mode: str) -> None:
         if mode == "default":
             for i, k in enumerate(kept):
                 near(k, model(x + i))
-    assert bytejit.counters["cudagraphs"]["recorded"], bytejit.counters["cudagraphs"]
+    found = bytejit.counters[
+        "cudagraphs"
+    ]  # in the default mode the clock decides: on a busy host launches may seem to take little
+    assert found["recorded"] or mode == "default" and found["not recorded: launching takes little of its time"], found
 
 
 @pytest.mark.parametrize("backend", ["cudagraphs", "aot_cudagraphs"])

@@ -210,6 +210,8 @@ def worthwhile(
         return False
     if vertical and flexible(second) and len(outer) == len(second.axes):
         return True  # the second kernel only adds one value a row
+    if few and vertical and flexible(first) and not flexible(second):
+        return True  # sums over what the first computes: several programs share a row, and none reads it from memory
     sizes = {a.name: a.size for a in second.axes}
     row_count = points([Axis(n, sizes[n]) for n in outer])
     total = max(points((*k.axes, *p.axes)) for k in (first, second) for p in k.nests)
