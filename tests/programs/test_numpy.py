@@ -235,3 +235,10 @@ def test_elements_in_the_same_memory(x):
     mask = np.zeros((2, 9), dtype=bool)
     np.put_along_axis(mask, np.broadcast_to(np.arange(3)[None], (2, 3)), True, 1)
     return np.concatenate([wide, wide]), wide.sum(0), wide.reshape(2, 6), np.broadcast_to(np.eye(3), (2, 3, 3)) @ x.numpy(), mask
+
+
+@case(A(4, dtype=np.float32), F(4))
+def test_dtypes_of_arrays(a, x):
+    """Functions that say which dtype a result would have"""
+    wide = np.zeros(2, dtype=np.result_type(a, np.float64(1)))
+    return x + wide.itemsize, np.result_type(a, 1.5), np.common_type(a), np.can_cast(a.dtype, np.float64), wide

@@ -263,8 +263,10 @@ class Trial:
         if result is None or self.returned is not None:
             return True
         flat, fits, layouts = leaves(result), [], []
+        if flat is None:  # a dtype, say
+            return False
         made = tensors_of(other)
-        if flat is None or len(flat) != len(made):
+        if len(flat) != len(made):
             return False
         for a, x in zip(flat, made):
             is_array, dtype = isinstance(a, numpy_types.ARRAY), numpy_types.OF_NUMPY.get(a.dtype)
