@@ -792,3 +792,36 @@ def test_changed_while_iterated():
         return x * n, found, next(it, "end"), len(s), list(row)
 
     return f, lambda: (held, row)
+
+
+class Ends:
+    """An iterator whose end says something"""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.n:
+            raise StopIteration("the end", 7)
+        self.n -= 1
+        return self.n
+
+
+@case(F(4), graphs=1)
+def test_what_the_end_of_an_iterator_says(x):
+    """The StopIteration of a program's `__next__`: caught, given by `yield from`, and where next() has a default"""
+
+    def delegate(found):
+        found.append((yield from Ends(2)))
+
+    found = []
+    items, it = list(delegate(found)), Ends(1)
+    try:
+        while True:
+            items.append(next(it))
+    except StopIteration as e:
+        found += [e.value, e.args]
+    return x + 1, items, found, next(it, "default")

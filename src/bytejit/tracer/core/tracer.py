@@ -137,14 +137,14 @@ class Tracer:
         return e
 
     def next_value(self, v: Var) -> Var | None:
-        """next(v), or None at the end. Raises: Raised(StopIteration) with a generator's result."""
+        """next(v), or None at the end. Raises: Raised(StopIteration) with what a generator or an own `__next__` says."""
         v = self.values.real(v)
         if isinstance(v, GenVar):
             finished, value = self.calls.resume(v, NONE)
             if finished:
                 raise self.stop(value)
             return self.values.real(value)
-        item = self.iteration.next(v)
+        item = self.iteration.own_next(v) if isinstance(v, InstanceVar) else self.iteration.next(v)
         return self.values.real(item) if item is not None else None
 
     def fold_error(self, function: Callable, *args: object, **kwargs: object) -> Raised:

@@ -206,17 +206,22 @@ class Iteration(Component):
             finished, value = self.t.calls.resume(v, NONE)
             return None if finished else value
         if isinstance(v, InstanceVar):
-            if not isinstance(class_attribute(v.cls, "__next__"), types.FunctionType):
-                if class_attribute(v.cls, "__next__") is None:
-                    raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not an iterator"))
-                raise Break(f"an iterator from outside ({v.cls.__name__})")
             try:
-                return self.t.calls.call(self.t.attributes.special(v, "__next__"), [], {})
+                return self.own_next(v)
             except Raised as e:
                 if issubclass(e.exc.cls, StopIteration):
                     return None
                 raise
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object is not an iterator"))
+
+    def own_next(self, v: InstanceVar) -> Var:
+        """What the `__next__` of an instance's class gives. Raises: Raised with its own StopIteration, which may have a value."""
+        found = class_attribute(v.cls, "__next__")
+        if found is None:
+            raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not an iterator"))
+        if not isinstance(found, types.FunctionType):
+            raise Break(f"an iterator from outside ({v.cls.__name__})")
+        return self.t.calls.call(self.t.attributes.special(v, "__next__"), [], {})
 
     def iterate(self, v: Var, sized: bool = False) -> list[Var]:
         """All items. A list's own items are returned as a new list."""
@@ -295,7 +300,7 @@ class Iteration(Component):
                     return True, self.t.attributes.getattr(e.exc, "value")
                 raise
         try:
-            item = self.next(v)
+            item = self.own_next(v) if isinstance(v, InstanceVar) else self.next(v)
         except Raised as e:
             if issubclass(e.exc.cls, StopIteration):
                 return True, self.t.attributes.getattr(e.exc, "value")
