@@ -825,3 +825,27 @@ def test_what_the_end_of_an_iterator_says(x):
     except StopIteration as e:
         found += [e.value, e.args]
     return x + 1, items, found, next(it, "default")
+
+
+class Anew:
+    """An iterator that begins anew where it is asked for one"""
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == 4:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+@case(F(4), graphs=1)
+def test_iterators_that_begin_anew(x):
+    """itertools ask a source for its iterator once"""
+    it = Anew()
+    parts = [list(itertools.islice(it, 1, 3)), list(itertools.pairwise(it)), list(itertools.accumulate(it))]
+    parts += [list(itertools.dropwhile(lambda n: n < 2, it)), list(itertools.zip_longest(it, [1]))]
+    parts += [[list(group) for _, group in itertools.groupby(it, lambda n: n // 2)], list(itertools.tee(it)[0])]
+    return x + 1, parts, list(itertools.chain.from_iterable([it, it])), list(itertools.islice(itertools.cycle(it), 6))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from bytejit.tracer.core.models import REPLACED, STAYING, replaces
+from bytejit.tracer.core.models import OF_ITERATORS, REPLACED, STAYING, replaces
 from bytejit.tracer.core.versions import BATCHED_NAMES, newer
 
 
@@ -22,9 +22,16 @@ def iterates(*classes: object) -> Callable:
     def register(function: Callable) -> Callable:
         for c in classes:
             REPLACED.set(function.__code__, c)
-        return function
+        return goes_on(function)
 
     return register
+
+
+def goes_on(function: Callable) -> Callable:
+    """Mark a function, with those in it, whose loops take items from iterators, as C does: `__iter__` may begin them anew."""
+    for code in (function.__code__, *(c for c in function.__code__.co_consts if isinstance(c, CodeType))):
+        OF_ITERATORS.set(code, True)
+    return function
 
 
 @replaces(itertools.chain)
@@ -36,7 +43,7 @@ def chain(*iterables: Iterable) -> Iterator:
 @iterates(itertools.chain.from_iterable)
 def _chain(iterables: Iterator) -> Iterator:
     for iterable in iterables:
-        yield from iterable
+        yield from iter(iterable)
 
 
 @replaces(itertools.chain.from_iterable)
@@ -321,6 +328,7 @@ def tee(iterable: Iterable, n: int = 2, /) -> tuple[Iterator, ...]:
     return tuple([_branch(iterator, seen) for _ in range(n)])
 
 
+@goes_on
 def _branch(iterator: Iterator, seen: list) -> Iterator:
     at = 0
     while True:
