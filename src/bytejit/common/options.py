@@ -30,28 +30,34 @@ LOG_FILE, LOG_JSON = "file=", "json"  # among the kinds: where to, and in what f
 class Options:
     """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
-    debug: bool = False  # write a folder of stage files a compiled region
-    debug_dir: str = "bytejit_debug"  # the folder of those folders, relative to the current one
-    check_passes: bool = False  # check the program after each pass, and raise where it is not legal; tests turn it on
-    logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen; "file=PATH": there; "json": as lines of JSON
-    freeze: bool = False  # fold and prepack weights: the user promises not to write into them
-    cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
-    cache_mb: int = 2048  # size above which the oldest kernels are deleted
-    cxx: str = ""  # C++ compiler; "" looks for g++, then clang++
+    # ---- what becomes compiled code
+    dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
     recompile_limit: int = 8  # entries that a site may get for each module; after that other calls run the original code
     trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
+    replace_torch_compile: bool | None = None  # True: `import bytejit` makes torch.compile bytejit's; False: `run` does not
+    # ---- which kernels are made, and how they run
+    mode: str = "default"  # "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+    cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
+    freeze: bool = False  # fold and prepack weights: the user promises not to write into them
+    winograd: bool = True  # 3x3 convolutions may use Winograd's sums, where timed faster
+    fused_rng: bool = False  # random numbers of torch are made within kernels: another stream than eager's
+    interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
+    # ---- training
+    activation_memory_budget: float = 1.0  # training: how much of what is saved for the backward pass stays so; 0: inputs
+    # ---- faults, and whether results are right
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
     raise_on_backend_error: bool = True  # what a backend raises at compile time; False: counted, the original code runs
     verify_correctness: bool = False  # compare the first call of each compiled graph with eager, and raise where they differ
     check: bool = False  # the same beside eager and float64, and name the first operation that is off
-    dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
-    mode: str = "default"  # one of MODES
-    cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
-    fused_rng: bool = False  # random numbers of torch are made within kernels: another stream than eager's
-    winograd: bool = True  # 3x3 convolutions may use Winograd's sums, where timed faster
-    replace_torch_compile: bool | None = None  # True: `import bytejit` makes torch.compile bytejit's; False: `run` does not
-    activation_memory_budget: float = 1.0  # training: how much of what is saved for the backward pass stays so; 0: inputs
-    interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
+    check_passes: bool = False  # check the program after each pass, and raise where it is not legal; tests turn it on
+    # ---- what is printed and written for people
+    logs: tuple[str, ...] = ()  # events to print: graph, guards, breaks, recompiles, code, cudagraphs; also file=PATH, json
+    debug: bool = False  # write a folder of stage files a compiled region
+    debug_dir: str = "bytejit_debug"  # the folder of those folders, relative to the current one
+    # ---- where kernels are built and kept
+    cxx: str = ""  # C++ compiler; "" looks for g++, then clang++
+    cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
+    cache_mb: int = 2048  # size above which the oldest kernels are deleted
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
