@@ -12,6 +12,7 @@ import torch
 from bytejit.common.special_cases import module_of
 from bytejit.common.text import without_records
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import InstanceVar, Var
 from bytejit.tracer.core.versions import MAP_IS_STRICT, REDUCE_NAMES_INITIAL
 
@@ -144,7 +145,7 @@ RECEIVERS = CONTAINERS | {int, float, complex, bool, str, bytes, bytearray, rang
 RECEIVERS |= {torch.Size}
 
 
-def check_receiver(t: Any, method: Any, args: list[Var]) -> None:
+def check_receiver(t: Tracer, method: Any, args: list[Var]) -> None:
     """A method in C is given an instance of its class that is modelled. Raises: Break, so that the original call raises."""
     of = method.__objclass__
     if not args or not issubclass(t.type_of(args[0]), of):

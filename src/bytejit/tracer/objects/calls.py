@@ -63,7 +63,7 @@ SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares i
 class Calls(Component):
     """The part of the tracer that calls."""
 
-    def __init__(self, t: Any) -> None:
+    def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.frameless: list[Frame | None] = []
 

@@ -7,7 +7,7 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -21,6 +21,7 @@ from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     DeferredVar,
     DictVar,
@@ -69,7 +70,7 @@ def is_unchanged(d: DictVar, key: object, value: Var) -> bool:
     return type(value) is Lazy and value.source == item_source(d, real_key(key))
 
 
-def own_hash(t: Any, v: InstanceVar) -> int:
+def own_hash(t: Tracer, v: InstanceVar) -> int:
     """hash(v), where its class says so in Python. Raises: Raised(TypeError), Break."""
     found = t.const(t.calls.call(t.attributes.special(v, "__hash__"), [], {}))
     if not isinstance(found, int):
@@ -85,7 +86,7 @@ class ByHash:
 
     __slots__ = ("t", "var", "hash")
 
-    def __init__(self, t: Any, var: InstanceVar, hash: int | None = None) -> None:
+    def __init__(self, t: Tracer, var: InstanceVar, hash: int | None = None) -> None:
         self.t, self.var = t, var
         self.hash = self._traced_hash() if hash is None else hash
 
@@ -118,12 +119,12 @@ def is_own_key(cls: type) -> bool:
     return hashed not in (None, object.__hash__) and isinstance(class_attribute(cls, "__eq__"), types.FunctionType)
 
 
-def compares_itself(v: Var) -> bool:
+def compares_itself(v: Var) -> TypeGuard[InstanceVar]:
     """Whether a value is an instance of a class with a `__hash__` or an `__eq__` written in Python."""
     return isinstance(v, InstanceVar) and is_own_key(v.cls)
 
 
-def model_key(t: Any, key: object) -> object:
+def model_key(t: Tracer, key: object) -> object:
     """The key in a modelled dict for a key of a real one. Python must never compare an instance with a `ByHash`."""
     if type(key) in PLAIN_KEYS:
         return key
@@ -151,7 +152,7 @@ PLAIN_KEYS = (str, int)
 DICT_KEY, ELEMENT = "a dict key", "a set element"
 
 
-def key_of(t: Any, var: Var, role: str = DICT_KEY) -> object:
+def key_of(t: Tracer, var: Var, role: str = DICT_KEY) -> object:
     """A hashable key for a modelled dict: equal values get equal keys. `role`: what 3.14 says that it was to be.
 
     Raises: Raised(TypeError) for unhashable ones.
@@ -176,7 +177,7 @@ def set_part(v: Var) -> Var:
     return v.base
 
 
-def sought_key(t: Any, v: Var) -> object:
+def sought_key(t: Tracer, v: Var) -> object:
     """The key of what is looked for in a set, or taken out of it: for a set that has no hash, its items decide."""
     v = t.values.real(v)
     if issubclass(cls := t.type_of(v), set) and class_attribute(cls, "__hash__") is None:
@@ -184,7 +185,7 @@ def sought_key(t: Any, v: Var) -> object:
     return key_of(t, v, ELEMENT)
 
 
-def elements(t: Any, values: Iterable[Var]) -> dict:
+def elements(t: Tracer, values: Iterable[Var]) -> dict:
     """Items of a set of these values: of equal ones the first stays."""
     out: dict = {}
     for v in map(t.values.real, values):
@@ -197,7 +198,7 @@ def full_name(cls: type) -> str:
     return cls.__qualname__ if special_cases.SHORT_NAMES.made(cls) else f"{special_cases.module_of(cls)}.{cls.__qualname__}"
 
 
-def plain_key(t: Any, var: Var) -> object:
+def plain_key(t: Tracer, var: Var) -> object:
     """key_of, with the error that `hash` raises."""
     var = t.values.real(var)
     if isinstance(var, Known):
@@ -258,7 +259,7 @@ def plain_key(t: Any, var: Var) -> object:
     return ByIdentity(var)
 
 
-def _reference(t: Any, var: InstanceVar) -> weakref.ref | None:
+def _reference(t: Tracer, var: InstanceVar) -> weakref.ref | None:
     """A weak reference that the region made to an object from outside, as a key of what lies outside: objects that are equal
     to themselves only. None for any other."""
     of = t.values.real(var.slots["of"]) if var.real is None else None

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
-from typing import Any
 
 from bytejit.guards.changing_sources import length_of
 from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.sources import Attr, Item, Source
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Known, Lazy, SeqVar, Var
 
 from .changing_keys import all_new, picked
@@ -23,7 +23,7 @@ class ExternalList(OpenWrites, SeqVar):
 
     __slots__ = ("t", "known", "tail", "late")
 
-    def __init__(self, t: Any, obj: list | collections.deque, source: Source) -> None:
+    def __init__(self, t: Tracer, obj: list | collections.deque, source: Source) -> None:
         self.t, self.late = t, {}
         self.known: list[Var] = []
         self.tail: list[Var] | None = []
@@ -89,7 +89,7 @@ def extend(seq: SeqVar, values: Iterable[Var]) -> None:
             del into[0]
 
 
-def added(t: Any, v: ExternalDict | ExternalList) -> int | None:
+def added(t: Tracer, v: ExternalDict | ExternalList) -> int | None:
     """Returns how many items more than before the region a container from outside holds; None where that takes all its items."""
     if isinstance(v, ExternalList):
         return len(v.tail) if v.tail is not None and (v.maxlen is None or not v.tail) else None
@@ -98,7 +98,7 @@ def added(t: Any, v: ExternalDict | ExternalList) -> int | None:
     return len(v.late) if all_new(t, v) else None
 
 
-def length(t: Any, v: Var) -> Var | None:
+def length(t: Tracer, v: Var) -> Var | None:
     """len(v) of a container from outside that had another length in another call; None for others."""
     if not isinstance(v, (ExternalDict, ExternalList)) or (more := added(t, v)) is None:
         return None
@@ -109,7 +109,7 @@ def length(t: Any, v: Var) -> Var | None:
     return t.operators.binary("add", found, Known(more)) if more else found
 
 
-def is_filled(t: Any, v: ExternalList) -> bool:
+def is_filled(t: Tracer, v: ExternalList) -> bool:
     """bool(v)."""
     if not v.tail and v.tail is not None:
         t.guard("BOOL", v.source, len(v.real) > 0)

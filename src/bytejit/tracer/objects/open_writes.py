@@ -4,9 +4,10 @@ the container is asked for after them. So one more key costs no compile.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 from bytejit.guards.sources import Source
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, Lazy, Var
 from bytejit.tracer.sizes.called_anew import changes, source_of
 
@@ -18,7 +19,7 @@ class OpenWrites:
     """
 
     __slots__ = ()
-    t: Any
+    t: Tracer
     late: dict[Source, tuple[Var, Var]]
 
     def write(self, key: Var, value: Var) -> bool:
@@ -28,7 +29,7 @@ class OpenWrites:
         source = source_of(self.t, key)
         if source is None or source in self.late and source != self.last:  # what is between may have the same key
             return False
-        self.t.touch(self)
+        self.t.touch(cast(Var, self))
         self.late[source] = key, value
         return True
 
@@ -43,7 +44,7 @@ class ExternalDict(OpenWrites, DictVar):
 
     __slots__ = ("t", "known", "late")
 
-    def __init__(self, t: Any, cls: type, source: Source, obj: dict, factory: Lazy | None = None) -> None:
+    def __init__(self, t: Tracer, cls: type, source: Source, obj: dict, factory: Lazy | None = None) -> None:
         self.t, self.late = t, {}
         self.known: dict = {}
         super().__init__({}, cls, source, obj, factory)

@@ -20,6 +20,7 @@ from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, text_of
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
     DictVar,
@@ -345,12 +346,12 @@ class Subscripts(Component):
         return SetVar(elements(self.t, self.t.iteration.iterate(v)))
 
 
-def _makes(t: Any, d: DictVar) -> bool:
+def _makes(t: Tracer, d: DictVar) -> bool:
     """Whether it is a defaultdict with a function that makes values."""
     return d.factory is not None and not t.comparisons.is_same(d.factory, NONE)
 
 
-def part_of_text(t: Any, text: Known, key: Var) -> Var | None:
+def part_of_text(t: Tracer, text: Known, key: Var) -> Var | None:
     """A letter or a part of text that changes between calls; None for other text, and where its constants say more."""
     if type(text) is not TextVar:
         return None

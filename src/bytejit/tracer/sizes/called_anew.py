@@ -35,10 +35,10 @@ def changes(t: Tracer, v: Var) -> bool:
     """Whether a value that changes is in it: a number, text, or an object that is equal to itself only."""
     if is_row(v):
         return any(changes(t, t.values.real(i)) for i in v.items)
-    return type(v) in (SymVar, NumpyVar, TextVar) or is_object(t, v)
+    return type(v) in (SymVar, NumpyVar, TextVar) or is_changing_object(t, v)
 
 
-def is_object(t: Tracer, v: Var) -> TypeGuard[InstanceVar | TensorVar]:
+def is_changing_object(t: Tracer, v: Var) -> TypeGuard[InstanceVar | TensorVar]:
     """Whether it is an object from outside that was another one in another call, and is told from others by identity."""
     if not isinstance(v, (InstanceVar, TensorVar)) or v.source is None or v.real is None:
         return False
@@ -61,7 +61,7 @@ def source_of(t: Tracer, v: Var) -> Source | None:
         if not getattr(e, "free_symbols", set()) <= t.sizes.sources.keys():  # a number that the graph computes
             return None
         return t.sizes.sources.get(e) or Expression(t.numbers.expr_guard(e)) if hasattr(e, "free_symbols") else Constant(e)
-    if isinstance(v, OpenVar) or is_object(t, v):
+    if isinstance(v, OpenVar) or is_changing_object(t, v):
         return v.source
     if type(v) is Known and isinstance(v.obj, enum.Enum):
         return KnownSource.of(v.obj)

@@ -16,6 +16,7 @@ from bytejit.guards.sources import Drawn, KnownSource
 from bytejit.runtime.early_draws import Draw, peeked
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DeferredVar, InstanceVar, Known, SymVar, Var, expect
 from bytejit.tracer.sizes.numbers import PASSED, is_math
 
@@ -25,7 +26,7 @@ PYTHONS = random.random.__self__  # type: ignore[attr-defined]  # the generator 
 class DrawnNumbers(Component):
     """The part of the tracer that draws numbers before the graph."""
 
-    def __init__(self, t: Any) -> None:
+    def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.draws: list[Draw] = []
         self.generators: list[InstanceVar] = []  # those of the program's own that they draw from

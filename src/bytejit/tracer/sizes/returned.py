@@ -7,12 +7,13 @@ from typing import Any
 
 from bytejit.guards.conditions import SizeCondition
 from bytejit.shapes.symbols import is_symbolic
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, Lazy, SeqVar, SymVar, Var
 
 Path = tuple[Any, ...]  # positions and keys on the way from the result to a number
 
 
-def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, SizeCondition], ...] | None:
+def returned_sizes(t: Tracer, result: Var) -> tuple[tuple[Path, SizeCondition], ...] | None:
     """The symbolic numbers in lists, tuples and dicts; None where one cannot be told by the inputs' sizes."""
     found = tuple(_walk(t, result, ()))
     if any(t.measures.is_measured(v) for _, v in found):
@@ -24,7 +25,7 @@ def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, SizeCondition], ...
     )
 
 
-def _walk(t: Any, v: Var, path: Path) -> Iterator[tuple[Path, SymVar]]:
+def _walk(t: Tracer, v: Var, path: Path) -> Iterator[tuple[Path, SymVar]]:
     if type(v) is Lazy:
         if v.var is None:  # nothing has looked at it, nor may anything now: the graph is finished
             return

@@ -11,6 +11,7 @@ from bytejit.common.graph_calls import GraphCall
 from bytejit.common.graph_modules import module_of
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var, expect
 
 from .autograd_functions import has_external_effects
@@ -33,7 +34,7 @@ class Branches(GraphCall):
 
 
 @models(torch.cond)
-def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def cond(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """torch.cond: one node for both branches where a tensor decides, else a call of the branch. Raises: Break."""
     given = {**dict(zip(PARAMETERS, args)), **kwargs}
     predicate, operands = t.values.real(given["pred"]), t.iteration.iterate(given["operands"]) if "operands" in given else []
@@ -45,7 +46,7 @@ def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return _joined(t, predicate, *branches)
 
 
-def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[list[torch.fx.Node], Var]:
+def traced_part(t: Tracer, function: Var, operands: list[Var], what: str) -> tuple[list[torch.fx.Node], Var]:
     """The nodes of a function's call, still in the graph, and its result. Raises: Break where it does more than return."""
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
     known, deferred = set(t.graph.nodes), t.deferred.count
@@ -64,7 +65,7 @@ def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[
     return made, result
 
 
-def _leaves(t: Any, v: Var) -> list[Var]:
+def _leaves(t: Tracer, v: Var) -> list[Var]:
     """The values within a result, in order."""
     v = t.values.real(v)
     if isinstance(v, SeqVar):
@@ -74,7 +75,7 @@ def _leaves(t: Any, v: Var) -> list[Var]:
     return [v]
 
 
-def _like(t: Any, v: Var, leaves: Any) -> Var:
+def _like(t: Tracer, v: Var, leaves: Any) -> Var:
     """The same containers around other leaves."""
     v = t.values.real(v)
     if isinstance(v, SeqVar):
@@ -84,7 +85,7 @@ def _like(t: Any, v: Var, leaves: Any) -> Var:
     return next(leaves)
 
 
-def _shape_of(t: Any, v: Var) -> object:
+def _shape_of(t: Tracer, v: Var) -> object:
     """A result's containers, for comparison."""
     v = t.values.real(v)
     if isinstance(v, SeqVar):
@@ -92,7 +93,7 @@ def _shape_of(t: Any, v: Var) -> object:
     return (DictVar, [(k, _shape_of(t, item)) for k, (_, item) in v.items.items()]) if isinstance(v, DictVar) else None
 
 
-def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list, Var]) -> Var:
+def _joined(t: Tracer, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list, Var]) -> Var:
     """The node that stands for both branches, and the result."""
     first, second = _leaves(t, yes[1]), _leaves(t, no[1])
     if _shape_of(t, yes[1]) != _shape_of(t, no[1]):

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import SymVar, Var
 
 
-def as_floats(t: Any, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> tuple[list[Var], dict[str, Var]]:
+def as_floats(t: Tracer, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> tuple[list[Var], dict[str, Var]]:
     """Arguments with symbolic ints as floats where an operation's schemas all say float."""
     if not any(type(a) is SymVar for a in (*args, *kwargs.values())):
         return args, kwargs

@@ -16,6 +16,7 @@ import torch
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.operations import is_program_code, is_torch_python
 from bytejit.tracer.core.signals import Break, CannotReconstruct
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar
 from bytejit.tracer.objects.code_reach import Reach, walk
 
@@ -25,7 +26,7 @@ from .effects_of_calls import has_external_effects
 class ProgramOperators(Component):
     """The tracer's part that keeps calls of the program's operators and its other effects in order."""
 
-    def __init__(self, t: Any) -> None:
+    def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.reaches: dict[Any, Reach] = {}  # by operator
         self.bound: set[tuple[int, str]] = set()  # names and objects that a call in the graph may have written

@@ -9,6 +9,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.overriding import TENSOR_CLASSES
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
 from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_lookup
 
@@ -28,7 +29,7 @@ LOOKS = frozenset(
 )
 
 
-def looks(t: Any, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+def looks(t: Tracer, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
     """Returns the result of a method that reads only shape, dtype and the like of a tensor that no graph takes; else None."""
     of = args[0] if args else None
     if not isinstance(of, TensorVar) or of.node is not None or of.cls is None or fn not in LOOKS:
