@@ -14,14 +14,14 @@ import torch
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.mask_values import mask_values
 from bytejit.codegen.loops.sizes import same
-from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.codegen.ops.calls import named
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import Fake
 
 from .graph import Aten, OutputValue, sized
 from .graph_writer import SEEDED, GraphWriter
+from .rewrite import contiguous
 
-NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 MOST = 64  # operations that make a mask
 ALL, CAUSAL = "all", "causal"
 
@@ -32,7 +32,7 @@ def without_known_mask(rec: GraphWriter, function: Any, args: tuple, kwargs: dic
     compiled, as then it is one that eager code does not make."""
     if function is not torch.nn.functional.scaled_dot_product_attention:
         return args, kwargs
-    given = dict(zip(NAMES, args)) | kwargs
+    given = named(torch.ops.aten.scaled_dot_product_attention.default, args, kwargs)
     mask = given.get("attn_mask")
     if type(mask) is not Fake or not hasattr(mask, "bound") or given.get("is_causal") or not _fits(mask.m, given):
         return args, kwargs
@@ -90,9 +90,8 @@ def _made_of(mask: torch.fx.Node) -> torch.fx.Graph | None:
     for node in sorted(needed):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     sized(graph)
-    spec = copies[mask].meta["spec"]
     # an expanded mask in memory of its own: the expression is then one of all coordinates
     own = graph.call_function(torch.ops.aten.clone.default, (copies[mask],), {"memory_format": torch.contiguous_format})
-    own.meta["spec"] = Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device)
+    own.meta["spec"] = contiguous(copies[mask].meta["spec"])
     graph.output((own,))
     return graph

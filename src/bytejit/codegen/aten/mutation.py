@@ -16,6 +16,8 @@ from bytejit.fake.rules.core import is_dense
 from bytejit.fake.rules.view_shapes import viewed_stride
 from bytejit.shapes import symbols
 
+from .rewrite import contiguous
+
 aten = torch.ops.aten
 
 
@@ -157,8 +159,7 @@ def put_back(rec: Any, func: OpOverload, args: tuple, base: torch.fx.Node, new: 
     if name in ("alias", "detach", "expand") and same(new.meta["spec"].shape, spec.shape):
         return new
     if name == "view_as_real":
-        parts = new.meta["spec"]  # a filled one has stride 0
-        dense = Spec(parts.shape, contiguous_stride(parts.shape), parts.dtype, parts.device)
+        dense = contiguous(new.meta["spec"])  # a filled one has stride 0
         return rec.emit(aten.view_as_complex.default, (relayout(rec, new, dense),))
     if name == "view_as_complex":
         return rec.emit(aten.view_as_real.default, (new,))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.ops.calls import named
 from bytejit.common.dtypes import INDEX_DTYPES, NARROW_DTYPES
 from bytejit.common.spec import span_of
 from bytejit.fake.rules.core import LaidOut
@@ -174,7 +175,7 @@ def check_call(func: Any, args: tuple, kwargs: dict) -> None:
     name = func._schema.name.removeprefix("aten::").removesuffix("_")
     if name not in LOOKED_AT:
         return
-    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    given = named(func, args, kwargs)
     if name in REFUSES and REFUSES[name](given):
         raise CannotNormalise(f"{func}: arguments that torch refuses")
     if name in TAKES and refused_dtype(name, given):

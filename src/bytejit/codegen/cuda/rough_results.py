@@ -8,7 +8,7 @@ reach what can jump: a comparison, a rounding to whole numbers, an index.
 
 from __future__ import annotations
 
-from bytejit.codegen.loops.expr import Expr, walk
+from bytejit.codegen.loops.expr import walk
 from bytejit.codegen.loops.ir import Buffer, Kernel
 from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import FLOATS, NARROW
@@ -26,16 +26,15 @@ def may_be_rough(k: Kernel, buffers: dict[str, Buffer]) -> bool:
     rows = table().by_name
     rough: dict[int, bool] = {}
     names: set[str] = set()  # of reductions and row-local buffers that depend on rough values
-
-    def depends(e: Expr) -> bool:
-        return e.name in names if e.kind == "ref" else any(rough[id(x)] for x in e.needs)
-
     for p in k.nests:
         for e in walk(p.roots()):
-            found = depends(e) or e.kind == "load" and e.name in names
-            if depends(e) and e.kind != "ref" and (e.name not in CONTINUOUS or e.dtype not in FLOATS):
+            depends = any(rough[id(x)] for x in e.needs)
+            if depends and (e.name not in CONTINUOUS or e.dtype not in FLOATS):
                 return False
-            rough[id(e)] = found or e.kind == "op" and e.dtype == "f32" and rows[e.name].rough is not None
+            if e.kind == "op":
+                rough[id(e)] = depends or e.dtype == "f32" and rows[e.name].rough is not None
+            else:
+                rough[id(e)] = e.name in names
         for r in p.reduces:
             if any(rough[id(x)] for x in r.args):
                 names.add(r.name)

@@ -23,6 +23,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
     specs_of,
 )
+from bytejit.codegen.ops.calls import named
 from bytejit.common.spec import Spec
 
 from .choices import Choices, call_of, choose_each, timed
@@ -57,7 +58,7 @@ def match_attention(node: fx.Node) -> AttentionNodes | None:
     dtype, sizes that broadcast) that the rows do not serve."""
     if node.op != "call_function" or node.target is not aten.scaled_dot_product_attention.default:
         return None
-    given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), node.args)) | dict(node.kwargs)
+    given = named(node.target, node.args, node.kwargs)
     q, k, v, mask = (given.get(n) for n in ("query", "key", "value", "attn_mask"))
     specs = specs_of(q, k, v, node)
     if given.get("dropout_p", 0.0) or specs is None or not plain_cpu(*specs) or any(len(s.shape) != 4 for s in specs):

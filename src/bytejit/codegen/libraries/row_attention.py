@@ -24,11 +24,11 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
     specs_of,
 )
+from bytejit.codegen.ops.calls import named
 
 from .choices import Choices, choose_each
 
 SCALED = aten.scaled_dot_product_attention.default
-NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def match_row(node: fx.Node) -> RowAttention | None:
     """An attention of one query a head, of known sizes, without dropout; None for other nodes."""
     if node.op != "call_function" or node.target is not SCALED:
         return None
-    given = dict(zip(NAMES, node.args)) | dict(node.kwargs)
-    q, k, v, mask = (given.get(n) for n in NAMES[:4])
+    given = named(SCALED, node.args, node.kwargs)
+    q, k, v, mask = (given.get(n) for n in ("query", "key", "value", "attn_mask"))
     specs = specs_of(q, k, v, node)
     if specs is None or given.get("dropout_p", 0.0) or given.get("is_causal", False):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,11 @@ def is_view(func: Any) -> bool:
     """Whether an op's result shares its argument's storage, by its schema."""
     returns = func._schema.returns
     return bool(returns) and returns[0].alias_info is not None and not func._schema.is_mutable
+
+
+def named(func: Any, args: Sequence, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of an operator by their names; those that are not given are not in it."""
+    return dict(zip((a.name for a in func._schema.arguments), args)) | dict(kwargs)
 
 
 def row_of(node: torch.fx.Node) -> Op | None:
