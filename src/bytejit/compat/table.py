@@ -194,11 +194,12 @@ TORCH = (
         "_addmm_activation _native_multi_head_attention _transformer_encoder_layer_fwd",
         prefix="torch.",
     ),
+    *_rows("the order in which cuDNN wants the weights of a recurrent layer", "_cudnn_rnn_flatten_weight", prefix="torch."),
     *_rows("lets torch put its attentions in the order that it prefers", "_fused_sdp_choice", prefix="torch."),
     *_rows(
         "operators that graphs hold",
-        """_adaptive_avg_pool2d _efficientzerotensor _euclidean_dist _log_softmax _native_batch_norm_legit
-        _native_batch_norm_legit_no_training
+        """_adaptive_avg_pool2d _cudnn_rnn _cudnn_rnn_backward _efficientzerotensor _euclidean_dist _log_softmax
+        _native_batch_norm_legit _native_batch_norm_legit_no_training
         _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view _assert_async.msg""",
         prefix="torch.ops.aten.",
     ),

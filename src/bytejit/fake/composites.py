@@ -16,28 +16,37 @@ from .tensor import NoFake
 
 aten = torch.ops.aten
 COMPOSITES: dict[Any, Callable] = {}
-CAST_WITHIN: set[Callable] = set()  # those whose operations autocast casts, though torch has one op of the whole
+ALSO: dict[
+    Callable, Callable[..., bool]
+] = {}  # those that stand for a call of plain sizes too: whether for one with these arguments
 
 
 def composite_of(function: Any, args: tuple, kwargs: dict) -> Callable | None:
-    """The function to call in place of one on symbolic sizes, or under autocast; None where torch's own does."""
+    """The function to call in place of one on symbolic sizes, or where `ALSO` says so; None where torch's own does."""
     try:
         composed = COMPOSITES.get(function)
     except TypeError:  # not hashable
         return None
     if composed is None or kwargs.get("out") is not None:
         return None
-    cast = composed in CAST_WITHIN and any(autocast_state())
-    return composed if cast or any(map(has_symbols, (*args, *kwargs.values()))) else None
+    if any(map(has_symbols, (*args, *kwargs.values()))):
+        return composed
+    also = ALSO.get(composed)
+    return composed if also is not None and also(*args, **kwargs) else None
 
 
-def composes(*functions: Callable, cast_within: bool = False) -> Callable:
-    """Register a function that stands for others. cast_within: also under autocast."""
+def under_autocast(*args: Any, **kwargs: Any) -> bool:
+    """For a function whose operations autocast casts, though torch has one op of the whole."""
+    return any(autocast_state())
+
+
+def composes(*functions: Callable, also: Callable[..., bool] | None = None) -> Callable:
+    """Register a function that stands for others. also: whether for a call without symbols too."""
 
     def register(composed: Callable) -> Callable:
         COMPOSITES.update(dict.fromkeys(functions, composed))
-        if cast_within:
-            CAST_WITHIN.add(composed)
+        if also is not None:
+            ALSO[composed] = also
         return composed
 
     return register
@@ -167,7 +176,7 @@ def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.cat(rows, 0)
 
 
-@composes(torch.nn.functional.affine_grid, torch.affine_grid_generator, cast_within=True)
+@composes(torch.nn.functional.affine_grid, torch.affine_grid_generator, also=under_autocast)
 def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool | None = None) -> torch.Tensor:
     """A product of the places of all pixels, as columns (x, y, 1) or (x, y, z, 1), with the matrices."""
     sizes = list(size[2:])
@@ -187,7 +196,7 @@ def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool | Non
 
 
 def _pinv(function: Callable) -> None:
-    @composes(function, cast_within=True)
+    @composes(function, also=under_autocast)
     def pinv(*args: Any, **kwargs: Any) -> torch.Tensor:
         if any(autocast_state()):
             raise NoFake("linalg.pinv under autocast", "products within it are cast")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bytejit.fake.rules.core import device_given, new
+from bytejit.fake.rules.recurrent import by_steps
 from bytejit.shapes.symbols import any_symbolic, is_symbolic
 
 from .tensor import DataDependent, Fake, NoFake, make
@@ -191,20 +192,18 @@ ONE_CALL = frozenset({"cuda"})
 def _layers(
     x: Any, states: Any, weights: Any, dropout: float, training: bool, bidirectional: bool, batch_first: bool
 ) -> tuple[Fake, ...] | None:
-    """(result, final states), or None: then the parts of the layer are traced. Raises: NoFake, where cuDNN also keeps what its
-    backward pass needs, or casts the weights: it runs the whole layer, outside the graph."""
+    """(result, final states), or None: then the parts of the layer are traced. Raises: NoFake, where torch finds out from what a
+    fake has not how it runs."""
     if x.m.device.type not in ONE_CALL:
         return None
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
+    if training and dropout and torch.backends.cudnn.enabled:
+        raise NoFake("a recurrent layer with dropout", "cuDNN draws the random numbers from a state of its own")
     if learns or training and dropout or torch.is_autocast_enabled(x.m.device.type):
-        if torch.backends.cudnn.enabled:
-            raise NoFake("a recurrent layer in training or under autocast", "cuDNN runs it as a whole")
         return None
-    first, second, _ = x.m.shape
     features = states[0].m.shape[-1] * (1 + bidirectional)
-    stride = (features, first * features, 1) if batch_first else None  # the library has the steps as the outer dim
-    made = [new((first, second, features), stride, x.m.dtype, x.m.device)]
-    return tuple(map(make, (*made, *(new(s.m.shape, None, s.m.dtype, s.m.device) for s in states))))
+    made = by_steps(x, features, batch_first)
+    return tuple(map(make, (made, *(new(s.m.shape, None, s.m.dtype, s.m.device) for s in states))))
 
 
 def _packed(args: tuple) -> bool:

@@ -20,7 +20,7 @@ from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is
 from . import foreach
 from .meta import keep_plain
 from .meta_inference import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
-from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, reductions, views
+from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, recurrent, reductions, views
 from .rules.errors import DataDependent, NoFake
 
 _STRIDED = torch.strided
@@ -33,6 +33,7 @@ ROW_FILES = (
     products,
     quantized,
     rearranged,
+    recurrent,
     reductions,
     views,
 )  # they fill ROWS

@@ -316,7 +316,7 @@ def _returns_many(target: str) -> bool:
     for part in target.split("."):
         fn = getattr(fn, part)
     returns = fn._schema.returns
-    return len(returns) > 1 or (len(returns) == 1 and "[]" in str(returns[0].type))
+    return len(returns) > 1 or (len(returns) == 1 and isinstance(returns[0].type, torch.ListType))
 
 
 def emit_call(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.ops.table import op
+from bytejit.common import recurrent_layers  # noqa: F401  # defines the operators
 from bytejit.common.own_operators import OPERATORS
 
 aten = torch.ops.aten
@@ -38,3 +39,7 @@ op(
     kind="extern",
     unsized=(3,),
 )
+
+# What the forward pass of these keeps comes first among their results.
+op("recurrent_layers", "bytejit.recurrent_layers.default", kind="extern", unsized=(0,))
+op("recurrent_layers_backward", "bytejit.recurrent_layers_backward.default", kind="extern")
