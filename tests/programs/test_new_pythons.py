@@ -1,5 +1,6 @@
 """What newer Pythons and torches have, on those that have it. Programs that older Pythons cannot read are text here."""
 
+import collections
 import functools
 import heapq
 import itertools
@@ -171,6 +172,20 @@ def test_int_of_what_truncates():
             told.append((outcome(fn, torch.arange(4.0)), [(w.category, str(w.message)) for w in caught]))
     assert told[0] == told[1]
     assert len(told[0][1]) == (sys.version_info < (3, 14))
+
+
+def test_what_a_default_factory_puts_there_itself():
+    """Since 3.14 it stays: a defaultdict stores what it makes as by setdefault"""
+
+    class Noted(collections.defaultdict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, (value, "set"))
+
+    def f(x):
+        d = Noted(lambda: dict.__setitem__(d, "k", x * 2) or x * 3)
+        return d["k"], list(d.items())
+
+    same(f)
 
 
 def test_words_by_name():

@@ -20,7 +20,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
-from bytejit.tracer.core.versions import INT_METHODS, newer
+from bytejit.tracer.core.versions import COMPLEX_ASKS_FLOATS, INT_METHODS, newer
 from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.external_lists import length
@@ -59,6 +59,8 @@ def _said(t: Tracer, v: InstanceVar, cls: type, special: tuple[str, ...]) -> Var
     """The number that an instance says it is, by the first of these methods that it has. None where C says it."""
     if cls is complex and isinstance(v.base, Known) and isinstance(v.base.obj, str):
         return None  # read before any method is asked
+    if cls is complex and isinstance(v.base, Known) and isinstance(v.base.obj, float) and not COMPLEX_ASKS_FLOATS:
+        special = special[:1]
     name = next((n for n in special if class_attribute(v.cls, n) is not None), None)
     if name is None or not own_method(v.cls, name):
         return None

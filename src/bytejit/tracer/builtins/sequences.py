@@ -16,7 +16,7 @@ from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, SeqVar, TensorVar, Var
-from bytejit.tracer.core.versions import SHOWS_MISSING
+from bytejit.tracer.core.versions import SHOWS_MISSING, TUPLES_ASK_LENGTHS
 from bytejit.tracer.objects import external_lists
 from bytejit.tracer.objects.class_facts import class_attribute, is_named_tuple
 from bytejit.tracer.objects.containers import base_of
@@ -31,7 +31,7 @@ def list_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def tuple_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args and isinstance(args[0], SeqVar) and args[0].cls is tuple:
         return args[0]
-    return SeqVar(t.iteration.iterate(args[0], sized=True) if args else [], tuple)
+    return SeqVar(t.iteration.iterate(args[0], sized=TUPLES_ASK_LENGTHS) if args else [], tuple)
 
 
 @models(tuple.__new__)
@@ -39,7 +39,7 @@ def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
     if cls is None:
         raise Break("tuple.__new__ of no class")
-    items = t.iteration.iterate(args[1], sized=True) if len(args) > 1 else []
+    items = t.iteration.iterate(args[1], sized=TUPLES_ASK_LENGTHS) if len(args) > 1 else []
     if cls is tuple:
         return SeqVar(items, tuple)
     if is_named_tuple(cls):
@@ -51,7 +51,7 @@ def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(torch.Size)
 def size_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    items = t.iteration.iterate(args[0], sized=True) if args else []
+    items = t.iteration.iterate(args[0], sized=TUPLES_ASK_LENGTHS) if args else []
     for i, v in enumerate(map(t.values.real, items)):
         if t.type_of(v) in numpy_types.NUMBERS:  # kept as they are
             raise Break("a torch.Size of NumPy's numbers")

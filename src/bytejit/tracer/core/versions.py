@@ -53,6 +53,13 @@ PLACEHOLDER = getattr(functools, "Placeholder", object())
 CLOSE_RETURNS = PY >= (3, 13)
 # what int() asks an object for; until 3.13 also __trunc__
 INT_METHODS = ("__int__", "__index__", "__trunc__") if PY < (3, 14) else ("__int__", "__index__")
+# 3.14+: a tuple that is made, and a call's *args, no longer ask how many items there are
+TUPLES_ASK_LENGTHS = PY < (3, 14)
+# 3.14+: complex() of a float, also of a subclass, takes its value without asking __float__
+COMPLEX_ASKS_FLOATS = PY < (3, 14)
+# 3.14+: what a defaultdict makes is stored as by dict.setdefault: a subclass's __setitem__ is not asked, and what the factory
+# put there itself stays
+DEFAULTS_ARE_STORED = PY >= (3, 14)
 # 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments
 CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)
 

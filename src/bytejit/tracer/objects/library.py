@@ -43,7 +43,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.core.versions import NAMESPACE_ARGUMENTS
+from bytejit.tracer.core.versions import NAMESPACE_ARGUMENTS, newer
 
 from .argument_counts import describe
 from .reachable import lost
@@ -79,6 +79,7 @@ PURE_FUNCTIONS: list[Callable] = [
     os.path.splitext,
     os.path.normpath,
     os.path.isabs,
+    *newer(os.path, "splitroot"),
 ]
 # C functions whose results hold for as long as the process runs
 PURE_C_TYPES = (re.Pattern, re.Match, inspect.Signature)

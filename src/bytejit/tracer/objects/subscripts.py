@@ -36,7 +36,7 @@ from bytejit.tracer.core.values import (
     expect,
     is_object,
 )
-from bytejit.tracer.core.versions import CONTAINER
+from bytejit.tracer.core.versions import CONTAINER, DEFAULTS_ARE_STORED
 from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.listed_numbers import tensor_made_anew
 
@@ -203,7 +203,12 @@ class Subscripts(Component):
         """What a defaultdict makes for a key that it lacks. owner: `d`, or the instance of a subclass. Raises: Raised."""
         if _makes(self.t, d):
             value = self.t.calls.call(self.t.values.real(expect(d.factory, Var)), [], {})
-            self.t.subscript_writes.setitem(owner, key, value)
+            if not DEFAULTS_ARE_STORED:
+                self.t.subscript_writes.setitem(owner, key, value)
+                return value
+            if (there := self.t.values.lookup(d, key_of(self.t, key))) is not None:
+                return there
+            self.t.subscript_writes.dict_set(d, key, value)
             return value
         real_key = key_of(self.t, key)
         raise self.no_key(real_key if is_constant(real_key) else "?", key)

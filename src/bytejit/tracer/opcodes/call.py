@@ -11,7 +11,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles, refuse
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, Var
-from bytejit.tracer.core.versions import ATTR_METHOD_BIT, CALL_EX_ALWAYS_HAS_KWARGS, NULL_BELOW
+from bytejit.tracer.core.versions import ATTR_METHOD_BIT, CALL_EX_ALWAYS_HAS_KWARGS, NULL_BELOW, TUPLES_ASK_LENGTHS
 
 
 @handles("KW_NAMES")
@@ -68,7 +68,7 @@ def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
         f.pop_raw()
     positional, function = t.pop(f), callee(f)
     try:
-        args = t.iteration.iterate(positional, sized=True)
+        args = t.iteration.iterate(positional, sized=TUPLES_ASK_LENGTHS)
     except Raised:
         if t.iteration.has_iter(positional):
             raise

@@ -21,7 +21,7 @@ from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
 
 # of an input: no guard on tensors says what they are, and a fake has others
-GUARDED_ONE_BY_ONE = ("retains_grad", "output_nr", "grad_dtype", "_post_accumulate_grad_hooks")
+GUARDED_ONE_BY_ONE = ("retains_grad", "output_nr", "grad_dtype", "_has_grad_dtype_override", "_post_accumulate_grad_hooks")
 
 SAME = {"_grad": "grad", "_grad_fn": "grad_fn"}  # two names of one attribute
 
