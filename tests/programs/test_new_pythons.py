@@ -412,3 +412,16 @@ def test_switch(backend):
     x = torch.ones(4, dtype=torch.float64)
     grads = [torch.autograd.grad(g(x, torch.tensor(1)).sum(), w)[0] for g in (f, bytejit.compile(f, backend=backend))]
     assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_enumerations_of_c(backend):
+    """A function of torch in Python turns them into numbers, which a graph's text can spell"""
+    kind, one = torch.nn.functional.ScalingType.TensorWise, torch.tensor(1.0)
+    w = torch.linspace(-1, 1, 512).view(16, 32).to(torch.float8_e4m3fn)
+
+    def f(x):
+        rows = x.float().expand(16, 8, 4).reshape(16, 32).to(torch.float8_e4m3fn)
+        return torch.nn.functional.scaled_mm(rows, w.t(), one, kind, one, kind, output_dtype=torch.float32)
+
+    same(f, backend=backend)

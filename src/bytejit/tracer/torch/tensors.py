@@ -22,7 +22,7 @@ from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.guards.references import PLAIN_VALUE
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
+from bytejit.tracer.core.constants import NotConstant, is_c_enumeration, is_constant, to_python
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
@@ -361,9 +361,9 @@ class Tensors(Component):
             if isinstance(v.obj, enum.Enum):  # a graph's text cannot spell a member
                 plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)
                 return v.obj if plain is None else PLAIN_VALUE[plain](v.obj)
-            if is_constant(v.obj):
+            if is_constant(v.obj) and not is_c_enumeration(type(v.obj)):
                 return v.obj
-            raise NotConstant(words(v))  # a graph's text cannot spell a class, a module, a function
+            raise NotConstant(words(v))  # a graph's text cannot spell a class, a module, a function, an enumeration of C's
         if isinstance(v, SeqVar):
             if v.cls is collections.deque:  # torch takes it for a sequence, but not for sizes
                 raise NotConstant(words(v))
