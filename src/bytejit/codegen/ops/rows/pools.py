@@ -102,7 +102,7 @@ def _max_pool(n: int, *overloads: str) -> None:
             values = _dim_by_dim(ctx, window, i) if large else ctx.map(window.most, i)
         if not many:
             return values
-        return values, ctx.map(lambda c: _best(ctx, window, c), 1) if ctx.used(1) else None
+        return values, _positions(ctx, window) if ctx.used(1) else None
 
 
 def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
@@ -127,21 +127,65 @@ _max_pool(2, "max_pool2d_with_indices", "max_pool2d")
 _max_pool(3, "max_pool3d_with_indices", "max_pool3d")
 
 
-def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
-    """Flat position in x's last dims of the window's first greatest element; nan is greatest. Elements outside are -inf, never
-    greater than another: where all are, the first one inside stands.
+def _positions(ctx: Lowering, window: Window) -> Value:
+    """The flat positions in x's last dims of the windows' greatest elements. Stored is where each lies within its window, in 8 bits:
+    a gradient computes the position from that, and need not read the elements again."""
+    spec, n = ctx.spec(1), window.n
+    places = ctx.pointwise(spec.shape, "u8", lambda c: _best(ctx, window, c), spec.stride)
 
-    Kept is how far it lies behind the window's first place, in 32 bits where that is enough: as many lanes as the elements.
-    """
+    def position(c: tuple) -> Expr:
+        flat = F(ctx, ctx.cons.index(_flat(window, window.at(c, (0,) * n)[0][-n:])))
+        packed = F(ctx, ctx.cast(ctx.read(places, c, "u8"), "i64"))
+        for d, (shift, mask) in enumerate(_bits(window.kernel)):
+            one = _flat(window, tuple(window.dilation[d] * (i == d) for i in range(n)))
+            flat = flat + packed.do("shr", shift).do("and", mask) * F(ctx, ctx.cons.index(one))
+        return flat.e
+
+    return ctx.map(position, 1)
+
+
+def _bits(kernel: tuple[int, ...]) -> list[tuple[int, int]]:
+    """How a place within a window is packed into one number: for each dim, by how many bits it is shifted, and its mask."""
+    widths = [(k - 1).bit_length() for k in kernel]
+    return [(sum(widths[d + 1 :]), (1 << w) - 1) for d, w in enumerate(widths)]
+
+
+def _packed(kernel: tuple[int, ...], place: tuple[int, ...]) -> int:
+    return sum(k << shift for k, (shift, _) in zip(place, _bits(kernel)))
+
+
+def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
+    """The place of the window's first greatest element, packed; nan is greatest. Elements outside are -inf, never greater than
+    another: where all are, the first one inside stands."""
     best, at = None, _first_inside(ctx, window, c)
     for (e, _), k in zip(window.elements(c, -math.inf), window.places()):
         if best is None:
             best = e
             continue
         better = e.do("gt", best).do("or", e.do("isnan"))
-        best, at = better.pick(e, best), better.pick(_distance(ctx, window, k, at.e.dtype), at)
-    start = F(ctx, ctx.cons.index(_flat(window, window.at(c, (0,) * window.n)[0][-window.n :])))
-    return (start + F(ctx, ctx.cast(at.e, "i64"))).e
+        best, at = better.pick(e, best), better.pick(_number(ctx, _packed(window.kernel, k)), at)
+    return ctx.cast(at.e, "u8")
+
+
+def _number(ctx: Lowering, value: int) -> F:
+    """In 32 bits: as many lanes as the elements."""
+    return F(ctx, ctx.const(value, "i32"))
+
+
+def _first_inside(ctx: Lowering, window: Window, c: tuple) -> F:
+    """The place of the first element that lies in x, packed."""
+    total, n = _number(ctx, 0), window.n
+    for d, own in enumerate(window.at(c, (0,) * n)[0][-n:]):
+        behind = _number(ctx, 0)
+        for k in range(1, window.kernel[d]):
+            before = own + (k - 1) * window.dilation[d]
+            if ix.at_least(before, 0, ctx.sizes):
+                break
+            outside = F(ctx, ctx.op("lt", ctx.cons.index(before), ctx.const(0, "i64")))
+            place = tuple(k if i == d else 0 for i in range(n))
+            behind = outside.pick(_number(ctx, _packed(window.kernel, place)), behind)
+        total = total + behind
+    return total
 
 
 def _flat(window: Window, place: tuple) -> ix.Index:
@@ -150,30 +194,6 @@ def _flat(window: Window, place: tuple) -> ix.Index:
     for v, size in zip(place, window.x.shape[-window.n :]):
         flat = flat * size + v
     return ix.index(flat)
-
-
-def _distance(ctx: Lowering, window: Window, k: tuple, dtype: str) -> F:
-    """Returns how far window element k lies behind the first."""
-    far = _flat(window, tuple(v * d for v, d in zip(k, window.dilation)))
-    return F(ctx, ctx.const(far if far.terms else far.const, dtype))
-
-
-def _first_inside(ctx: Lowering, window: Window, c: tuple) -> F:
-    """Returns how far the first element that lies in x is behind the window's first."""
-    n, sizes = window.n, window.x.shape[-window.n :]
-    known = all(isinstance(s, int) for s in sizes) and max(window.dilation) * max(window.kernel) * math.prod(sizes) < 1 << 31
-    total = F(ctx, ctx.const(0, "i32" if known else "i64"))
-    for d, own in enumerate(window.at(c, (0,) * n)[0][-n:]):
-        behind = F(ctx, ctx.const(0, total.e.dtype))
-        for k in range(1, window.kernel[d]):
-            before = own + (k - 1) * window.dilation[d]
-            if ix.at_least(before, 0, ctx.sizes):
-                break
-            outside = F(ctx, ctx.op("lt", ctx.cons.index(before), ctx.const(0, "i64")))
-            step = tuple(k if i == d else 0 for i in range(n))
-            behind = outside.pick(_distance(ctx, window, step, total.e.dtype), behind)
-        total = total + behind
-    return total
 
 
 def _avg_pool(n: int) -> None:
