@@ -19,7 +19,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec, channels_last_stride
 
-from . import patches
+from . import folded, patches
 from .choices import call_of, timed
 from .convolution import EVERY_EPILOGUE, ConvBackward, ConvNode, is_nhwc, what_follows
 
@@ -27,6 +27,7 @@ PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolut
 BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
 NEAR_OPS = 10_000_000  # multiply-adds from which distances are measured
 APART = "nhwc, the weight's apart"  # the way of a backward pass with our own gradient of the weight
+REWRITTEN = (patches.PATCHES, folded.FOLDED)  # ways that write a convolution as something else, and read images in any layout
 LEAST_CHANNELS = 8  # with fewer, most lanes of our kernel are empty
 CONVERT_START = 4e-6  # seconds a call on top
 GPU_CONVERT_START, GPU_CONVERT_RATE = 1e-6, 1.5e12  # the same and bytes a second, in a kernel of ours that often does other work
@@ -67,6 +68,9 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
             prepare[row.name] = converted
     if patches.serves(conv):
         ways[patches.PATCHES], prepare[patches.PATCHES] = torch.mm, patches.operands(conv)
+    fold = folded.fold_of(conv)
+    if fold is not None:
+        ways[folded.FOLDED], prepare[folded.FOLDED] = folded.convolve, folded.operands(fold)
     base = "conv_nhwc" if is_nhwc(spec_of(conv.node)) and "conv_nhwc" in ways else ""
     sample = int(spec_of(conv.node).device.type == "cpu")
     kind = "gpu conv" if on_gpu else "conv"
@@ -77,6 +81,8 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     seconds = {n: s + (_left_over(conv, library.ROWS[n]) if n in library.ROWS else 0.0) for n, s in choice.seconds.items()}
     if patches.PATCHES in seconds:
         seconds[patches.PATCHES] += GPU_CONVERT_START + 2 * patches.moved(conv) * x.dtype.itemsize / GPU_CONVERT_RATE
+    if folded.FOLDED in seconds and fold is not None:
+        seconds[folded.FOLDED] += _folding(fold, x)
     if on_gpu and not is_nhwc(w) and "conv_nhwc" in seconds:
         seconds["conv_nhwc"] += 2 * bytes_of(w) / GPU_CONVERT_RATE
     other = {n: s for n, s in seconds.items() if n != "conv_nchw"}
@@ -84,8 +90,13 @@ def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | N
     # with such a weight torch's own call returns with the channels innermost whatever the input has
     inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
     plain = float("inf") if inner else seconds.get("conv_nchw", float("inf"))
-    any_layout = not conv.geometry["transposed"] if best == patches.PATCHES else library.ROWS[best].any_layout
+    any_layout = not conv.geometry["transposed"] if best in REWRITTEN else library.ROWS[best].any_layout
     return Times(plain, other.get(best, float("inf")), best, any_layout)
+
+
+def _folding(fold: folded.Fold, x: Spec) -> float:
+    """Seconds of the kernels that fold images and filters."""
+    return 2 * GPU_CONVERT_START + (bytes_of(x) + folded.moved(fold, x) * x.dtype.itemsize) / GPU_CONVERT_RATE
 
 
 def few_rows(x: Spec, conv: ConvNode) -> Spec:
@@ -126,6 +137,9 @@ def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
         ways[APART], prepare[APART] = apart, inner
     if patches.serves_backward(conv):
         ways[patches.PATCHES], prepare[patches.PATCHES] = patches.products_backward(conv)
+    fold = None if conv.mask[0] else folded.fold_of(conv)
+    if fold is not None and w == contiguous(w):
+        ways[folded.FOLDED], prepare[folded.FOLDED] = folded.weight_gradient, folded.backward_operands(fold)
     kind = "gpu conv_backward" if on_gpu else "conv_backward"
     choice = timed(tune, kind, [*specs, w], ways, prepare, cold=[2], attrs=conv.attrs)
     if choice is None or not {"nchw", "nhwc"} <= choice.seconds.keys():
@@ -133,11 +147,13 @@ def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
     seconds = dict(choice.seconds)
     if patches.PATCHES in seconds:
         seconds[patches.PATCHES] += conv.mask.count(True) * (GPU_CONVERT_START + 2 * bytes_of(x) / GPU_CONVERT_RATE)
+    if folded.FOLDED in seconds and fold is not None:
+        seconds[folded.FOLDED] += _folding(fold, x) + GPU_CONVERT_START
     best = min((n for n in seconds if n != "nchw"), key=seconds.__getitem__)
     row_major, innermost = (seconds[n] * x.shape[0] / images for n in ("nchw", best))
     fixed = w.stride == channels_last_stride(w.shape) != contiguous(w).stride  # results are as the weight is
-    own = best in (APART, patches.PATCHES)
-    return Times(float("inf") if fixed else row_major, innermost, best if own else "", best == patches.PATCHES)
+    own = best in (APART, *REWRITTEN)
+    return Times(float("inf") if fixed else row_major, innermost, best if own else "", best in REWRITTEN)
 
 
 def may_part(conv: ConvBackward) -> bool:

@@ -32,7 +32,7 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.codegen.ops.calls import kind_of
 from bytejit.common.spec import Spec
 
-from . import patches
+from . import folded, patches
 from .choices import Choices, choose_together
 from .convolution import ConvBackward, ConvNode, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_times import (
@@ -40,6 +40,7 @@ from .convolution_times import (
     CONVERT_START,
     GPU_CONVERT_RATE,
     GPU_CONVERT_START,
+    REWRITTEN,
     Times,
     time_backward,
     time_conv,
@@ -78,6 +79,7 @@ FOLLOWS_ON_GPU = FOLLOWS | {  # kernels of ours there, which read and write any 
 }
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var.correction, aten.var_mean.correction})
+WRITERS = {patches.PATCHES: patches, folded.FOLDED: folded}
 CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being converted
 
 
@@ -233,7 +235,7 @@ def _is_weight(node: fx.Node) -> bool:
 def _own(node: fx.Node, nhwc: frozenset[fx.Node], times: dict[fx.Node, Times]) -> bool:
     """Whether a value is the gradient of a weight that our own kernel or a product makes: row-major."""
     of = node.args[0] if _is_getitem(node) and node.args[1] == 1 else None
-    return of in nhwc and times[of].nhwc_call in (APART, patches.PATCHES)
+    return of in nhwc and times[of].nhwc_call in (APART, *REWRITTEN)
 
 
 def _is_backward(node: fx.Node) -> bool:
@@ -303,12 +305,12 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
 
     def use(conv: ConvNode | ConvBackward, row: Any) -> None:
         if isinstance(conv, ConvBackward):
-            if row == patches.PATCHES:
-                patches.write_backward(graph, conv)
+            if row in WRITERS:
+                WRITERS[row].write_backward(graph, conv)
             else:
                 take_apart(graph, conv, choices.library.weight_grad())
-        elif row == patches.PATCHES:
-            patches.write(graph, conv)
+        elif row in WRITERS:
+            WRITERS[row].write(graph, conv)
         else:
             _use(graph, conv, row, choices)
 

@@ -101,7 +101,7 @@ def moved(conv: ConvNode) -> int:
 
 
 # ---- writing it into the graph -------------------------------------------------------------------------------------------
-class _Calls:
+class CallWriter:
     """Writes calls before a node; all have its dtype and device."""
 
     def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
@@ -137,7 +137,7 @@ class _Calls:
 def write(graph: fx.Graph, conv: ConvNode) -> None:
     """Replace a convolution that `serves` names, and whose result has its channels innermost. Changes `graph`."""
     node, x, w = conv.node, conv.node.args[0], conv.node.args[1]
-    to = _Calls(graph, node)
+    to = CallWriter(graph, node)
     (images, channels, *sizes), (high, wide) = spec_of(x).shape, spec_of(w).shape[2:]
     filters = spec_of(node).shape[1]
     if conv.geometry["transposed"]:
@@ -166,7 +166,7 @@ def write_backward(graph: fx.Graph, conv: ConvBackward) -> None:
     down, across, terms = sizes[0] // high, sizes[1] // wide, channels * high * wide
     rows = images * down * across
     for user in list(node.users):
-        to = _Calls(graph, user)
+        to = CallWriter(graph, user)
         of_rows = to.view(to.permute(g, (0, 2, 3, 1)), rows, filters)
         if user.args[1] == 1:
             made = to.call(aten.mm.default, (to.permute(of_rows, (1, 0)), to.patches(x, high, wide)), (filters, terms))
@@ -182,7 +182,7 @@ def write_backward(graph: fx.Graph, conv: ConvBackward) -> None:
 
 
 def _write_pixels(graph: fx.Graph, conv: ConvNode) -> None:
-    node, w, b, to = conv.node, conv.w, conv.b, _Calls(graph, conv.node)
+    node, w, b, to = conv.node, conv.w, conv.b, CallWriter(graph, conv.node)
     (images, channels, *_), (_, filters, high, wide) = spec_of(conv.x).shape, spec_of(node).shape
     rows = to.view(conv.x, images, channels)
     if conv.geometry["transposed"]:

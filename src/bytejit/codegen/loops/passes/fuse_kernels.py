@@ -53,8 +53,8 @@ def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
 
 
 def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) -> bool:
-    """Adds that two coordinates of any form are equal, as 64*h + e and 64*k + f, or 2*h - 1 and 2*k - 1. Returns False if their forms
-    differ."""
+    """Adds that two coordinates of any form are equal, as 64*h + e and 64*k + f, or 2*h - 1 and 2*k - 1. Returns False if the
+    forms differ."""
     if len(x.terms) != len(y.terms) or not x.terms:
         return False
     left, right = ix.axis_terms(x), ix.axis_terms(y)

@@ -128,8 +128,8 @@ _max_pool(3, "max_pool3d_with_indices", "max_pool3d")
 
 
 def _positions(ctx: Lowering, window: Window) -> Value:
-    """The flat positions in x's last dims of the windows' greatest elements. Stored is where each lies within its window, in 8 bits:
-    a gradient computes the position from that, and need not read the elements again."""
+    """The flat positions in x's last dims of the windows' greatest elements. Stored is where each lies within its window, in 8
+    bits: a gradient computes the position from that, and need not read the elements again."""
     spec, n = ctx.spec(1), window.n
     places = ctx.pointwise(spec.shape, "u8", lambda c: _best(ctx, window, c), spec.stride)
 
