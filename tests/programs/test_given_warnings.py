@@ -460,3 +460,35 @@ def test_class_items_are_asked_each_call():
     for n in (1, 4, 7):
         assert compiled(torch.ones(1)).item() == n + n + 1 + n + 2
     assert asked == [3, int, 2] * 3
+
+
+WARNING = {
+    "~b, ~(n > 2), True.__invert__(), (~b) & 1": "since Python 3.12",
+    "bool(NotImplemented), not NotImplemented, 1 if NotImplemented else 2": "until Python 3.13",
+    "complex(1j, 2)": "since Python 3.14",
+    "re.split('a', 'babab', 1), re.sub('a', 'b', 'aaa', 1)": "since Python 3.13",
+    "re.compile(f'[[a]{n}').pattern": "while it is compiled first",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("text", WARNING)
+def test_what_warns_of_itself(text):
+    """What is run while the graph is made may warn: each call does, where the program's line stands, or raises"""
+    f = eval(f"lambda x, b, n: (x + 1, {text})", {"re": re})
+
+    def told(f, n, action):
+        re.purge()
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter(action)
+            try:
+                result = repr(f(torch.ones(2), True, n))
+            except Exception as e:
+                result = repr(e)
+        return result, [(w.category, str(w.message), w.filename, w.lineno) for w in given]
+
+    compiled = bytejit.compile(f, backend="eager")
+    for n, action in ((1, "always"), (1, "always"), (3, "always"), (1, "error"), (1, "ignore"), (4, "always")):
+        if "compile" in text and bytejit.counters.total("graphs"):
+            return  # the pattern that a graph holds is not compiled again
+        assert told(compiled, n, action) == told(f, n, action), (n, action)

@@ -27,7 +27,7 @@ from bytejit.tracer.core.frame import Frame, bind
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED
 from bytejit.tracer.core.operations import is_torch_function
-from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.signals import SIGNALS, Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
@@ -49,6 +49,7 @@ from bytejit.tracer.objects.pure_functions import is_pure
 from . import external_generators, single_dispatch
 from .argument_counts import METHODS, RECEIVERS, check_count, check_receiver, describe, placed
 from .class_facts import class_lookup
+from .folded_warnings import run_now
 from .own_methods import is_plain_instance, plain_part, stands_for
 from .partials import called_with, parts_of
 from .reachable import surely_held
@@ -337,7 +338,9 @@ class Calls(Component):
         """function(*args, **kwargs) of real objects, called now: an iterator that it makes is made anew in each call.
         Raises: Raised."""
         try:
-            result = function(*args, **kwargs)
+            result = run_now(self.t, function, args, kwargs)
+        except SIGNALS:
+            raise
         except Exception as e:
             if any(map(stands_for, e.args)):
                 raise Break(f"{describe(function)} raises an error that holds its argument") from None

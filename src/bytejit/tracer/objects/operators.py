@@ -37,6 +37,7 @@ from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
 from .class_facts import MISSING, class_lookup
 from .containers import base_of
+from .folded_warnings import run_now
 from .own_methods import NUMBERS, OF_MAPPINGS, OF_NUMBERS, answers, c_operator, is_number, is_sequence, own_method, refused
 from .plain_parts import Said, plain_binary
 from .set_orders import changed_in_place
@@ -101,7 +102,7 @@ class Operators(Component):
     def fold(self, function: Callable, *args: Any) -> Any:
         """Run a pure function on constants now. Raises: Raised with its exception."""
         try:
-            result = function(*args)
+            result = run_now(self.t, function, args, {})
         except SIGNALS:  # a value that the function asked for cannot be told
             raise
         except Exception as e:
