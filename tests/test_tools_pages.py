@@ -149,6 +149,9 @@ def raises():
 
 def takes(x):
     return x
+
+def asserts():
+    assert False
 """
 
 
@@ -170,8 +173,9 @@ def test_the_command(code: Path, capsys: pytest.CaptureFixture) -> None:
 
 WRONG = {
     "{}:raises": (1, "{0}:raises raised ValueError: first line at {0}:15"),
+    "{}:asserts": (1, "{0}:asserts raised AssertionError at {0}:21"),
     "{}:takes": (2, "{}:takes takes arguments: name a function without any, which may return (function, (x, y))"),
-    "{}:none": (2, "{} has no function none; it has case, alone, raises, takes"),
+    "{}:none": (2, "{} has no function none; it has case, alone, raises, takes, asserts"),
     "{}": (2, "{0}: name a function of the file, as {0}:FUNCTION"),
     "missing.py:f": (2, "no such file: missing.py"),
     "{}:alone --html none/r.html": (2, "none/r.html cannot be written: No such file or directory"),

@@ -13,8 +13,9 @@ import torch
 
 from . import api
 from .common.files import writable
+from .common.text import first_line
 from .tools.bench import WAYS, child, in_process, machine, picture, rows_of
-from .tools.loading import CannotLoad, first_line, load, raised
+from .tools.loading import CannotLoad, load, raised
 
 WHAT = (
     "FILE.py:FUNCTION, a function without parameters, which may return (function, (x, y));"

@@ -30,6 +30,7 @@ from bytejit.kernels.scratch import temporary
 
 from .common.errors import backend_name
 from .common.options import Options, config
+from .common.text import first_line
 
 WORKS, MISSING, BROKEN, NONE = "works", "missing", "broken", "none"
 _OPENMP = """
@@ -230,8 +231,7 @@ def check_backend(backend: str, device: str) -> Finding:
         try:
             took, error = _compare(target, args, backend)
         except Exception as raised:  # the table is the report: each thing that fails is a row, and sets the exit status
-            first = (str(raised) or type(raised).__name__).splitlines()[0]
-            return Finding(name, BROKEN, f"{what}: {type(raised).__name__}: {first}", "see docs/troubleshooting.md")
+            return Finding(name, BROKEN, f"{what}: {type(raised).__name__}: {first_line(raised)}", "see docs/troubleshooting.md")
         seconds, worst = seconds + took, max(worst, error)
     fell = bytejit.counters.total("fallbacks")
     note = f", {fell} fallbacks to torch" if fell else ""

@@ -8,6 +8,7 @@ from torch import fx
 
 from bytejit.codegen.onnx.model import Model, size_dtype
 from bytejit.common.dtypes import ONNX
+from bytejit.common.text import first_line
 
 from .onnx_parts import Engine, Run, Unloadable, backend_of
 
@@ -41,7 +42,7 @@ class OnnxRuntime(Engine):
         try:
             session = onnxruntime.InferenceSession(model.data, options, providers=providers)
         except Exception as e:  # onnxruntime's errors have no common base
-            raise Unloadable(str(e).partition("\n")[0]) from None
+            raise Unloadable(first_line(e)) from None
         return bound(session, model, device)
 
 

@@ -19,6 +19,7 @@ from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
 from bytejit.codegen.ops.calls import acts, stays
 from bytejit.common.spec import Spec
+from bytejit.common.text import first_line
 
 # the result's dtype is the first argument's, or is written out, whatever the number is
 KEEP_DTYPE = frozenset(
@@ -50,11 +51,6 @@ def scripted(graph: fx.Graph) -> tuple[Callable, str]:
         return [t.clone() if k in fixed else t for k, t in enumerate(made)] if fixed else made
 
     return call, source
-
-
-def first_line(error: BaseException | str) -> str:
-    """The first line of a message that is not empty."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def fixed_values(graph: fx.Graph, varying: Callable[[fx.Node], bool] = lambda n: True) -> frozenset[int]:

@@ -24,9 +24,10 @@ from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.text import first_line
 
 from .aot_backend import with_outputs
-from .script_text import ScriptRefused, first_line, fixed_values, scripted
+from .script_text import ScriptRefused, fixed_values, scripted
 from .surround import through_torch, without_autocast
 from .training import from_aten
 

@@ -21,6 +21,7 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
 from bytejit.common.graph_info import INFO, Report, info_of, report_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.text import first_line
 from bytejit.common.torch_settings import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer, SharedByPasses
@@ -111,7 +112,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
             tell_later(report_of(gm), [(f"backward_{name}", text, suffix) for name, text, suffix in report_of(apart).stages])
             return made
         except (Undecided, NoCompiler, NoDriver, BuildFailed) as e:
-            reason = str(e).partition("\n")[0]
+            reason = first_line(e)
             registry.count("fallbacks", f"a backward graph runs through torch: {reason}")
             return run_aten(aten)
 

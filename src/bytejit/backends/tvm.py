@@ -14,6 +14,7 @@ from torch import fx
 
 from bytejit.codegen.onnx.model import Model
 from bytejit.codegen.onnx.table import tensors_of
+from bytejit.common.text import first_line
 
 from .onnx_parts import Engine, Run, Unloadable, backend_of
 
@@ -63,7 +64,7 @@ class Tvm(Engine):
             built = package.compile(imported, target=package.target.Target("llvm"))
             main = relax.VirtualMachine(built, package.cpu())["main"]
         except Exception as e:  # errors of many kinds, by what is missing
-            raise Unloadable((str(e).strip() or type(e).__name__).partition("\n")[0]) from None
+            raise Unloadable(first_line(e)) from None
         lock = threading.Lock()  # a machine runs one call at a time
 
         def run(given: list[torch.Tensor], made: list[torch.Tensor]) -> None:

@@ -31,6 +31,11 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def first_line(error: BaseException | str) -> str:
+    """The first line of a message that is not empty; the type's name where all are."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def indent(text: str, by: str = "  ") -> str:
     """Every non-empty line moved right."""
     return "\n".join(by + line if line else line for line in text.splitlines())

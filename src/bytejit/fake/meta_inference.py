@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.text import first_line
 from bytejit.fake.rules.core import FakeStorage, HasMeta, Meta, device_given
 from bytejit.fake.rules.elementwise import eager_stride
 from bytejit.shapes import symbols
@@ -148,7 +149,7 @@ def through_kernel(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways:
         decomposed = func.decompose(*args, **kwargs)
         if decomposed is not NotImplemented:
             return decomposed
-        raise NoFake(func.name(), str(error).partition("\n")[0]) from error
+        raise NoFake(func.name(), first_line(error)) from error
     metas.write_back()
     return _wrap(func, result, metas, args, device, kwargs.get("memory_format") is not None)
 

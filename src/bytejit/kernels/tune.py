@@ -19,6 +19,7 @@ import torch
 
 from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec, span_of
+from bytejit.common.text import first_line
 
 from .distance import too_far
 
@@ -215,7 +216,7 @@ class Tuner:
                     if candidate is candidates[0]:
                         raise
                     # kept in the record: the library refused these operands
-                    errors[candidate.name] = str(error).split("\n")[0][:200]
+                    errors[candidate.name] = first_line(error)[:200]
                     continue
                 ready[candidate.name] = (candidate.call, runs)
             samples = self._rounds(ready, first, candidates[0].name)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from bytejit.common.text import table
+from bytejit.common.text import first_line, table
 
-from .loading import CannotLoad, Case, first_line, load, raised
+from .loading import CannotLoad, Case, load, raised
 from .timing import waited
 
 WAYS = ("eager", "bytejit", "torch.compile")

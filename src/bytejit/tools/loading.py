@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.text import first_line
 from bytejit.common.where import short_path
 
 FROM = ("torchvision", "timm", "transformers")
@@ -48,11 +49,6 @@ class Case:
         return Case(self.name, target, moved)
 
 
-def first_line(e: BaseException) -> str:
-    """An exception's first line."""
-    return str(e).strip().partition("\n")[0]
-
-
 def raised(what: str, e: BaseException) -> CannotLoad:
     """The line about an exception of the program's, with the place in its file that raised it."""
     frames = [
@@ -62,7 +58,8 @@ def raised(what: str, e: BaseException) -> CannotLoad:
     ]
     own = [f for f in frames if "site-packages" not in f.filename and "runpy" not in f.filename] or frames
     at = f" at {short_path(own[-1].filename)}:{own[-1].lineno}" if own else ""
-    return CannotLoad(f"{what} raised {type(e).__name__}: {first_line(e)}{at}", 1)
+    said = f"{type(e).__name__}: {first_line(e)}" if str(e).strip() else type(e).__name__
+    return CannotLoad(f"{what} raised {said}{at}", 1)
 
 
 def load(spec: str) -> Case:
