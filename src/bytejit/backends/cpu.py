@@ -11,7 +11,7 @@ import torch
 from bytejit.codegen.aten.graph import Aten, Out
 from bytejit.codegen.cpu.emit import CppSource, emit_cpp
 from bytejit.codegen.cpu.schedule import schedule
-from bytejit.codegen.emit.call import emit_call
+from bytejit.codegen.emit.call import CallPrinter
 from bytejit.codegen.libraries.convolution import match_plain_backward, match_plain_conv
 from bytejit.codegen.libraries.linear import match_linear
 from bytejit.codegen.libraries.pass_list import CPU_PASSES, JOINT_PASSES
@@ -68,7 +68,7 @@ def compile_plan(
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
     own = {name: f for library in OWN_LIBRARIES for name, f in library.built.items()}
-    made = emit_call(plan, source, runs, constants, outs, single, own, replaced)
+    made = CallPrinter(plan, source, runs, constants, own, replaced).print(outs, single)
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )

@@ -13,7 +13,7 @@ import torch
 
 from bytejit.codegen.aten.cpu_numbers import numbers_on_gpu
 from bytejit.codegen.aten.graph import Aten, Out
-from bytejit.codegen.cuda.call import emit_call_cuda, rows_of
+from bytejit.codegen.cuda.call import CudaPrinter, rows_of
 from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.cuda.main import runnable
 from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL, schedule_cuda
@@ -119,7 +119,7 @@ def compile_plan_cuda(
         cached = built.cached == built.kernels
     else:
         pairs, seconds, cached = [], 0.0, True
-    made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single, replaced)
+    made = CudaPrinter(plan, rows, pairs, device, source.scratch, constants, replaced).print(outs, single)
     stats = Stats(
         source.kernels,
         len(rows),

@@ -130,6 +130,7 @@ class Tuner:
         candidates: Sequence[Candidate],
         cold: Sequence[int] = (),
         attrs: object = "",
+        *,
         sample: int = 0,
         along: Sequence[int] = (0,),
         base: str = "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -60,12 +61,9 @@ class GpuTuner(Tuner):
         candidates: Sequence,
         cold: Sequence[int] = (),
         attrs: object = "",
-        sample: int = 0,
-        along: Sequence[int] = (0,),
-        base: str = "",
-        measured: Sequence[Spec] = (),
+        **distances: Any,
     ) -> Choice | None:
-        """As `Tuner.choose`, without a look at distances; None, the default, where the device has no memory left for
+        """As `Tuner.choose`, but `distances` are not looked at; None, the default, where the device has no memory left for
         operands or results."""
         try:
             return super().choose(op, specs, candidates, cold, attrs)

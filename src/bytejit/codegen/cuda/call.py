@@ -1,4 +1,5 @@
-"""Plan and Triton source -> the Python function that runs them on a GPU. It is as `emit_call`'s, with these differences:
+"""Plan and Triton source -> the Python function that runs them on a GPU. It is as `emit/call.py` makes it, with
+these differences:
 
     def call(p0, p1):
         if device() != 0: return elsewhere(0, call, p0, p1)
@@ -31,10 +32,9 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.aten import graph as out_of
 from bytejit.codegen.emit import common
 from bytejit.codegen.emit.call import CallPrinter
-from bytejit.codegen.emit.call_source import FAULTS, CallSource
+from bytejit.codegen.emit.call_source import FAULTS
 from bytejit.codegen.emit.grad_memory import OldGrads, freed_grads
 from bytejit.codegen.emit.memory import fixed
 from bytejit.codegen.loops import index as ix
@@ -145,7 +145,8 @@ def gpu_arena(size: int, views: Sequence[tuple], device: torch.device) -> Callab
 
 
 class CudaPrinter(CallPrinter):
-    """Prints one plan for a GPU. `source.runs` are `LaunchRow`s; runs: (run, unaligned) of each."""
+    """Prints one plan for a device; the CPU stands for Triton's interpreter. rows: `rows_of(plan, source)`; runs: (run,
+    unaligned) of each; scratch: `source.scratch`."""
 
     def __init__(
         self,
@@ -361,19 +362,3 @@ class _Runs:
 
 def _dtype(plan: Plan, v: View) -> torch.dtype:
     return torch_dtype(plan.buffers[v.buffer].dtype)
-
-
-def emit_call_cuda(
-    plan: Plan,
-    rows: Sequence[LaunchRow],
-    runs: Sequence[tuple[Callable, Callable]],
-    device: torch.device,
-    scratch: Any,
-    constants: Sequence[Any] = (),
-    outs: Sequence[out_of.Out] | None = None,
-    single: bool = False,
-    replaced: Sequence[int] = (),
-) -> CallSource:
-    """The Python of a plan on `device` (the CPU: Triton's interpreter). rows: `rows_of(plan, source)`; scratch:
-    `source.scratch`; the rest as `emit_call`."""
-    return CudaPrinter(plan, rows, runs, device, scratch, constants, replaced).print(outs, single)

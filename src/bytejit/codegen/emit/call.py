@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
 from bytejit.common.where import Where
 
 from .check import CheckLine, UncheckedLine, steady_check, words_of
-from .operands import Operands, Printed
+from .operands import Operands
 
 TOGETHER = 4  # at least so many copies into inputs are made by one call
 
@@ -317,19 +317,3 @@ def _returns_many(target: str) -> bool:
         fn = getattr(fn, part)
     returns = fn._schema.returns
     return len(returns) > 1 or (len(returns) == 1 and isinstance(returns[0].type, torch.ListType))
-
-
-def emit_call(
-    plan: Plan,
-    source: Printed,
-    runs: Sequence[Callable],
-    constants: Sequence[Any] = (),
-    outs: Sequence[Out] | None = None,
-    single: bool = False,
-    overrides: dict[str, Callable] | None = None,
-    replaced: Sequence[int] = (),
-) -> CallSource:
-    """The Python of a plan. runs: the loaded functions of `source.runs`; constants: tensors for the last placeholders;
-    outs, single: from `Aten`; overrides: callables to use for targets, instead of torch's dispatcher; replaced: inputs whose
-    `.grad` dies at the end of the call."""
-    return CallPrinter(plan, source, runs, constants, overrides, replaced).print(outs, single)

@@ -32,8 +32,9 @@ class Printed(Protocol):
 
 
 class Operands:
-    """What a call function's text refers to: names, sizes, tensors, views. runs: the callable of each of `source.runs`; given:
-    the number of inputs that the caller passes; the other inputs are constants; replaced: inputs whose `.grad` dies."""
+    """What a call function's text refers to: names, sizes, tensors, views. runs: the loaded function of each of `source.runs`;
+    constants: tensors for the last inputs, the caller passes the first `given`; overrides: functions to call for targets,
+    instead of torch's dispatcher; replaced: inputs whose `.grad` dies at the end of the call."""
 
     def __init__(
         self,
