@@ -849,3 +849,43 @@ def test_iterators_that_begin_anew(x):
     parts += [list(itertools.dropwhile(lambda n: n < 2, it)), list(itertools.zip_longest(it, [1]))]
     parts += [[list(group) for _, group in itertools.groupby(it, lambda n: n // 2)], list(itertools.tee(it)[0])]
     return x + 1, parts, list(itertools.chain.from_iterable([it, it])), list(itertools.islice(itertools.cycle(it), 6))
+
+
+@program(F(3), graphs=1)
+def test_the_end_of_what_takes_from_iterators():
+    """map, filter, zip and enumerate pass on what the end of their source says, and ask it once more; a function may end them"""
+
+    class Again(Ends):
+        def __next__(self):
+            self.n += 1
+            if self.n % 3 == 0:
+                raise StopIteration(self.n)
+            return self.n
+
+    def ends():
+        yield 1
+        return 8
+
+    def first(n):
+        if n == 2:
+            raise StopIteration(7)
+        return n
+
+    def rest():
+        found = yield from map(first, [1, 2])
+        yield found
+
+    def f(x):
+        said = []
+        for make in (lambda i: map(str, i), lambda i: filter(None, i), zip, enumerate, lambda i: zip([5, 6, 7, 8], i)):
+            for it in (make(Again(0)), make(ends())):
+                for _ in range(4):
+                    try:
+                        said.append(next(it))
+                    except StopIteration as e:
+                        said.append(e.args)
+        again, called = map(first, [1, 2, 3]), iter(lambda: first(2), 0)
+        items = [*again, *again, *rest(), *map(first, [1, 2]), next(called, "end"), *called]
+        return x + len(said), said, items
+
+    return f

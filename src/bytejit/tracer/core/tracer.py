@@ -23,7 +23,7 @@ from .constants import NotConstant, to_python
 from .effects import Effects
 from .exceptions import exception_var, with_context
 from .frame import Frame
-from .iterator_values import GenVar, IterVar
+from .iterator_values import IterVar
 from .job import Job, Snapshot
 from .limits import Limits
 from .numpy_values import ArrayVar
@@ -138,13 +138,7 @@ class Tracer:
 
     def next_value(self, v: Var) -> Var | None:
         """next(v), or None at the end. Raises: Raised(StopIteration) with what a generator or an own `__next__` says."""
-        v = self.values.real(v)
-        if isinstance(v, GenVar):
-            finished, value = self.calls.resume(v, NONE)
-            if finished:
-                raise self.stop(value)
-            return self.values.real(value)
-        item = self.iteration.own_next(v) if isinstance(v, InstanceVar) else self.iteration.next(v)
+        item = self.iteration.step(self.values.real(v))
         return self.values.real(item) if item is not None else None
 
     def fold_error(self, function: Callable, *args: object, **kwargs: object) -> Raised:

@@ -84,7 +84,7 @@ def _reversed_items(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 def _enumerate(t: Tracer, s: dict[str, Any]) -> Var | None:
-    item = t.iteration.next(s["of"])
+    item = t.iteration.step(s["of"])
     if item is None:
         return None
     number = place(t, s)
@@ -100,13 +100,18 @@ def place(t: Tracer, s: dict[str, Any]) -> Var:
 def _zip(t: Tracer, s: dict[str, Any]) -> Var | None:
     out = []
     for n, it in enumerate(s["of"]):
-        item = t.iteration.next(it)
+        item = _step(t, s, it)
         if item is None:
             if s["strict"]:
                 _same_lengths(t, "zip", s, n)
             return None
         out.append(item)
     return SeqVar(out, tuple) if out else None
+
+
+def _step(t: Tracer, s: dict[str, Any], it: Var) -> Var | None:
+    """The next item of one of several iterators. In strict mode the others are asked at its end, and what it says is lost."""
+    return t.iteration.next(it) if s["strict"] else t.iteration.step(it)
 
 
 def _same_lengths(t: Tracer, name: str, s: dict[str, Any], n: int) -> None:
@@ -123,7 +128,7 @@ def _same_lengths(t: Tracer, name: str, s: dict[str, Any], n: int) -> None:
 def _map(t: Tracer, s: dict[str, Any]) -> Var | None:
     args: list[Var] = []
     for n, it in enumerate(s["of"]):
-        if (item := t.iteration.next(it)) is None:
+        if (item := _step(t, s, it)) is None:
             if s["strict"]:
                 _same_lengths(t, "map", s, n)
             return None
@@ -132,7 +137,7 @@ def _map(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 def _filter(t: Tracer, s: dict[str, Any]) -> Var | None:
-    while (item := t.iteration.next(s["of"])) is not None:
+    while (item := t.iteration.step(s["of"])) is not None:
         keep = item if t.comparisons.is_same(s["function"], NONE) else t.calls.call(s["function"], [item], {})
         if t.comparisons.truth(keep):
             return item
@@ -140,8 +145,13 @@ def _filter(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 def _callable(t: Tracer, s: dict[str, Any]) -> Var | None:
-    value = t.calls.call(s["function"], [], {})
-    return None if t.comparisons.equal(value, s["sentinel"]) else value
+    try:
+        value = t.calls.call(s["function"], [], {})
+    except Raised as e:
+        if issubclass(e.exc.cls, StopIteration):
+            return None
+        raise
+    return None if t.comparisons.equal(s["sentinel"], value) else value
 
 
 NEXT = {
@@ -157,3 +167,4 @@ NEXT = {
     "filter": _filter,
     "callable": _callable,
 }
+ASKING = {"enumerate", "zip", "map", "filter"}  # at their end they ask what they take from once more

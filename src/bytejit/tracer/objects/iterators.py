@@ -26,7 +26,7 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 
 from .changing_keys import all_items, iterator_by_places
 from .class_facts import class_attribute, class_lookup
-from .iterator_steps import NEXT
+from .iterator_steps import ASKING, NEXT
 from .own_methods import IN_C, own_method
 from .set_orders import guard_orders, made_of, order_of, table_of
 
@@ -194,24 +194,30 @@ class Iteration(Component):
         return class_attribute(cls, "__getitem__") is not None and not issubclass(cls, numpy_types.SCALAR)
 
     def next(self, v: Var) -> Var | None:
-        """The next item, or None at the end. Raises: Raised, Break."""
+        """The next item, or None at the end, whatever that says. Raises: Raised, Break."""
+        try:
+            return self.step(v)
+        except Raised as e:
+            if issubclass(e.exc.cls, StopIteration):
+                return None
+            raise
+
+    def step(self, v: Var) -> Var | None:
+        """The next item, or None at the end. Raises: Raised(StopIteration) of what ends with a value, Raised, Break."""
         if isinstance(v, IterVar):
             if v.done:
                 return None
             self.t.effects.mutations += 1
             item = NEXT[v.kind](self.t, v.state)
-            v.done = item is None
+            v.done = item is None and v.kind not in ASKING
             return item
         if isinstance(v, GenVar):
             finished, value = self.t.calls.resume(v, NONE)
+            if finished and not self.t.comparisons.is_same(value, NONE):
+                raise self.t.stop(value)
             return None if finished else value
         if isinstance(v, InstanceVar):
-            try:
-                return self.own_next(v)
-            except Raised as e:
-                if issubclass(e.exc.cls, StopIteration):
-                    return None
-                raise
+            return self.own_next(v)
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object is not an iterator"))
 
     def own_next(self, v: InstanceVar) -> Var:
@@ -300,7 +306,7 @@ class Iteration(Component):
                     return True, self.t.attributes.getattr(e.exc, "value")
                 raise
         try:
-            item = self.own_next(v) if isinstance(v, InstanceVar) else self.next(v)
+            item = self.step(v)
         except Raised as e:
             if issubclass(e.exc.cls, StopIteration):
                 return True, self.t.attributes.getattr(e.exc, "value")
