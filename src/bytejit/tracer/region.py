@@ -109,8 +109,9 @@ def is_bound(t: Tracer, value: object, source: Source) -> bool:
 
 
 def let_go(t: Tracer) -> None:
-    """Forget the program's objects, once the entry is written. What is left of a trace may stand until the next
-    collection of garbage, and must keep nothing of the program alive until then."""
+    """Forget the program's objects, once the entry is written. What is left of a trace may stand until the next collection of
+    garbage, and must keep nothing of the program alive until then. So every container that is an attribute of the tracer, its
+    effects or its parts is emptied: none may be shared with anything that outlives the trace."""
     for v in t.by_id.values():
         if isinstance(v, IterVar):
             v.state.clear()
@@ -127,36 +128,12 @@ def let_go(t: Tracer) -> None:
         t.sizes.env.let_go()  # sizes that torch holds keep it, out of the collector's sight
     if not t.graph_leaves:
         forget_graph(t.graph)
-    for held in (
-        t.by_id,
-        t.by_fake,
-        t.memo,
-        t.keep,
-        t.keyed,
-        t.arrays,
-        t.stores,
-        t.effects.globals_written,
-        t.effects.dirty,
-        t.looked_into,
-        t.claimed,
-        t.effects.data_set,
-        t.deferred_calls,
-        t.locked,
-        t.stubs,
-        t.part_of,
-        t.modules,
-        t.made_classes,
-        t.effects.classes_written,
-        t.own_cells,
-        t.measures.rehearsed,
-        t.measures.copied,
-        t.effects.touched,
-        t.rebuilt_classes,
-        t.escaped,
-        t.fetched,
-        LOOKED_UP,
-    ):
-        held.clear()
+    parts = tuple(t.parts)
+    for part in (t, t.effects, *parts):
+        for held in vars(part).values():
+            if isinstance(held, (dict, list, set)):
+                held.clear()
+    LOOKED_UP.clear()
     t.frame = t.root = t.snapshot = t.handled = None
-    for part in t.parts:  # no cycle is left: a finalizer of the program runs when its last name goes
+    for part in parts:  # no cycle is left: a finalizer of the program runs when its last name goes
         part.t = None
