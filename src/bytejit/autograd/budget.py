@@ -34,7 +34,7 @@ PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.linear.default, *F
 
 # ---- what a node is --------------------------------------------------------------------------------------------------
 def repeatable(n: fx.Node) -> bool:
-    """Whether a call returns the same when it is made again, and has no other effect."""
+    """Whether a second run of a call returns the same result and has no other effect."""
     if n.op != "call_function" or "checkpointed" in n.meta or not isinstance(n.meta.get("spec"), (Spec, tuple)):
         return False
     if n.target is operator.getitem:

@@ -65,8 +65,8 @@ def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
 
 
 def cut_around(gm: fx.GraphModule, found: ByTorch) -> list[CutPart]:
-    """The parts before, of and behind the calls that torch makes, in order. Raises: CannotNormalise where ambient state is set
-    in the graph."""
+    """Cuts the graph into parts, in order: torch runs the calls of `found`, the others are compiled. Raises: CannotNormalise
+    where ambient state is set in the graph."""
     by_torch = set(found.calls)
     if any(n.target in AUTOCAST for n in calls_of(gm)):  # torch would set it for what comes after its part
         raise CannotNormalise(str(found))
@@ -87,8 +87,8 @@ def cut_around(gm: fx.GraphModule, found: ByTorch) -> list[CutPart]:
 
 
 def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[CutPart] | None:
-    """The parts before, of and behind calls that torch makes, in order. None where autograd follows something from one part to
-    another: a backward pass may run within the graph, or read what a call has changed."""
+    """Cuts the graph into parts, in order: torch runs `calls`, the others are compiled. None where autograd follows a value
+    from one part to another: a backward pass may run within the graph, or read what a call has changed."""
     if info_of(gm).settings.options.freeze:
         return None
     try:
@@ -146,8 +146,9 @@ def seen_outside(gm: fx.GraphModule) -> set[fx.Node]:
 
 
 def grouped(calls: Sequence[fx.Node], node: fx.Node) -> list[list[fx.Node]]:
-    """The calls up to the node, and those behind it. A backward pass behind it would end at the node, whose history is of another
-    part: so the cuts are around such passes, and torch runs each over all that is before. Raises: CannotNormalise."""
+    """The calls up to the node, and those behind it. A backward pass behind the node would stop at it, because the node's
+    history belongs to another part. So the graph is cut around such passes, and torch runs each of them over all that is
+    before. Raises: CannotNormalise."""
     at = calls.index(node) + 1
     runs = [n for n in calls[at:] if n.target in PASSES]
     if not all(map(retained, runs)):  # what a pass frees, torch frees by operation: a later pass may be right or wrong

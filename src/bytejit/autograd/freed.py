@@ -108,8 +108,8 @@ class Freed:
 
 
 def not_asked_for(ctx: FunctionCtx, inputs: Sequence[int], errors: int | None = None) -> frozenset[int]:
-    """The followed inputs whose gradients the pass that is running does not need. errors: how many costly answers are waited for;
-    the rest counts as asked for."""
+    """The inputs, of those that autograd follows, whose gradients the running pass does not need. errors: how often torch may
+    refuse to say, which is slow; the remaining inputs count as needed."""
     found = []
     for i, (node, place) in zip(inputs, ctx.next_functions):
         try:
@@ -123,7 +123,8 @@ def not_asked_for(ctx: FunctionCtx, inputs: Sequence[int], errors: int | None = 
 
 
 def is_for_all(ctx: FunctionCtx, edges: Sequence[int]) -> bool:
-    """Whether a pass is for what these edges of a node lead to, and is not one whose answers are costly."""
+    """Whether the running pass needs the gradients behind all these edges of a node. False where torch refuses to say, which
+    is slow."""
     following = ctx.next_functions
     try:
         return all(torch._C._will_engine_execute_node(following[k][0]) for k in edges)

@@ -37,8 +37,8 @@ def spare(ctx: FunctionCtx, made: Sequence[torch.Tensor | None], unwanted: froze
 
 
 def _leaves(roots: Iterable[Node]) -> Iterable[torch.Tensor]:
-    """The leaves behind nodes: also those that have a gradient from elsewhere, whose hooks are called with it. What is behind
-    other regions is theirs."""
+    """The leaves that nodes lead to, without those behind another region, which finds its own. Leaves that also get a
+    gradient from elsewhere are among them: their hooks are called with it."""
     todo, seen = list(roots), set(roots)
     while todo:
         node = todo.pop()

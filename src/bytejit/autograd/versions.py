@@ -34,9 +34,9 @@ TWICE = (
 
 @dataclass(frozen=True)
 class Holder:
-    """A node that saves something, or several alike. results: those that go backward through it, as bits; leads_to: the inputs
-    whose gradients go through it, as bits; inputs, outputs: those of the program whose memory it saves; texts: how eager names
-    what it saves of them."""
+    """An autograd node of eager's that saves tensors, or several equal ones. results: the program's results whose backward
+    pass goes through it, as bits. leads_to: the inputs whose gradients go through it, as bits. inputs, outputs: the program's
+    inputs and outputs whose memory it saves. texts: how eager's errors name what it saves."""
 
     results: int
     leads_to: int
@@ -57,9 +57,9 @@ _NAMED = r" \[[\d, ]*\]\](, which is output \d+ of \w+,)? is at version"  # what
 
 @dataclass(frozen=True)
 class Kept:
-    """What eager saves. holders: in the order in which a backward pass comes to them, without repeats; reach: for each result the
-    inputs that a pass from it leads to, as bits; order: the inputs that are leaves, as it comes to them; alone: the results that
-    share their node of autograd with no other one; applied: for each output of an autograd function of the program's, the results
+    """What eager saves. holders: without repeats, in the order of a backward pass. reach: for each result, the inputs that a
+    pass from it leads to, as bits. order: the inputs that are leaves, in the order of a backward pass. alone: the results
+    whose autograd node has no other result. applied: for each output of the program's own autograd functions, the results
     that its gradient comes from, as bits."""
 
     holders: tuple[Holder, ...] = ()

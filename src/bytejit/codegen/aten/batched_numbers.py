@@ -32,8 +32,9 @@ Lane = tuple[fx.Node, ...]
 
 @dataclass
 class Chains:
-    """What is known of a graph's numbers. leaves: of each number the inputs that it is computed from; lane: of an input those
-    that it meets, in order, but for what many meet; form: which computation a number is of its lane, and own: its lane."""
+    """What is known of a graph's numbers. leaves: the inputs that a number is computed from. lane: for an input, the inputs
+    that it is combined with, in order, without those that are combined with many. form: which computation of its lane a
+    number is. own: the lane of a number."""
 
     leaves: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
     lane: dict[fx.Node, Lane] = field(default_factory=dict)

@@ -69,7 +69,8 @@ def _per_channel(rec: GraphWriter, t: Fake, rank: int) -> Fake:
 
 
 def _suggested(rec: GraphWriter, t: Fake) -> Fake:
-    """`t` with its channels innermost where they are, else row-major, as eager's kernels lay out what they make."""
+    """`t` in the layout that eager's kernels give their results: as it is where its channels are innermost, else
+    row-major."""
     formats = {4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(len(t.m.shape), ())
     if any(t.is_contiguous(memory_format=f) for f in (torch.contiguous_format, *formats)):
         return t
@@ -202,7 +203,7 @@ def addcdiv(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(rec: GraphWriter, x: Any, other: Any, alpha: Any = 1) -> Any:
-    """other - alpha * x; of ints nothing is negated before it has the result's dtype."""
+    """other - alpha * x. Integers are not rewritten: they would be negated before they have the result's dtype."""
     if not x.m.dtype.is_floating_point:
         return NotImplemented
     if alpha != 1:

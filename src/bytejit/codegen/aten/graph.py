@@ -31,11 +31,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Alias:
-    """A user output: a view of `of`. Units: elements; sizes may be symbolic; `offset` counts from `of`'s first element, not from
-    its storage's. dtype: of the view, where it is another. apart: writes into it do not count in `of`'s version, as for `.data`,
-    but in that of all outputs with this number. detached: it is no view for autograd, as what `.detach()` returns. version: as in
-    `OutputValue`; 0 where it is that of an input.
-    """
+    """A user output: a view of `of`. Units: elements; sizes may be symbolic. offset: from `of`'s first element, not from the
+    start of its storage. dtype: of the view, if it is another. apart: writes into the view do not change the version of `of`,
+    as for `.data`; all outputs with the same number share a version. detached: for autograd it is not a view, as what
+    `.detach()` returns. version: as in `OutputValue`; 0: that of an input."""
 
     of: OutputValue | Input
     size: tuple

@@ -55,7 +55,7 @@ class Draws:
         return call_before(self.graph, node, kind, (self.seed, number, list(spec.shape), dtype), made)
 
     def apply(self, node: fx.Node, target: Any, *args: Any, dtype: torch.dtype | None = None) -> fx.Node:
-        """An op on these, of the node's spec but for the dtype."""
+        """An op on these arguments. Its result has the node's spec, in `dtype` if that is given."""
         spec = node.meta["spec"]
         spec = spec[0] if isinstance(spec, (tuple, list)) else spec
         return call_before(self.graph, node, target, args, replace(spec, dtype=dtype or spec.dtype))

@@ -131,13 +131,13 @@ def is_cpu_number(node: fx.Node) -> bool:
 
 
 def infer_before(graph: fx.Graph, node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """`call_before`, of an ATen operator whose spec is inferred from its arguments', whose sizes are plain ints."""
+    """`call_before` of an ATen operator. The spec is inferred from those of the arguments, whose sizes are plain ints."""
     fakes = fx.node.map_arg(args, lambda a: fake_of_spec(a.meta["spec"]))
     return call_before(graph, node, target, args, fake_spec(infer(target, fakes, kwargs)), kwargs)
 
 
 def replace(node: fx.Node, new: fx.Node) -> None:
-    """Let every user of `node` read `new`, and remove `node`."""
+    """Every user of `node` reads `new` from now on; `node` is removed."""
     node.replace_all_uses_with(new, propagate_meta=False)
     node.graph.erase_node(node)
 

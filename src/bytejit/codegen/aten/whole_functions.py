@@ -29,8 +29,9 @@ PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
 
 
 def stays_whole(function: Any, args: tuple, kwargs: dict, attention: tuple) -> Any:
-    """The op as which a call is recorded, or None: then its parts are recorded. The parts of an attention are the kernel that
-    torch takes: right where the graph says which kernel, or on the CPU where the program says so."""
+    """The op as which a call is recorded; None: its parts are recorded. The parts of an attention are those of the kernel
+    that torch would take: they are recorded where the graph itself chooses the kernel, and on the CPU where the program has
+    restricted the choice."""
     op = WHOLE.get(function)
     if op is None or differentiates(args, kwargs):
         return None

@@ -19,8 +19,8 @@ LANES = 8  # elements: 16 bytes of bf16 and f16, 32 of f32
 
 
 def row_start(p: LoopNest, at: Any) -> ix.Index | None:
-    """Where the row of a nest begins in a buffer, of a place in it. None: consecutive points of the row are not consecutive
-    elements, or the beginning is not known before the loop. Units: elements."""
+    """The place in a buffer where a nest's row begins. at: a place in that row. None: consecutive points of the row are not
+    consecutive elements, or the beginning is not known before the loop. Units: elements."""
     place, below, start = ix.index(at), 1, ix.index(at)
     for a in reversed(p.axes):
         if not isinstance(a.size, int) or place.coefficient(a.name) != below:

@@ -34,8 +34,9 @@ def scratch_base(plan: Plan) -> int:
 
 
 def blocks_of(plan: Plan, scratch: Any = 0) -> tuple[Block, ...]:
-    """The blocks of a plan's arena, by their starts; none where the arena is one piece. They end at multiples of `BLOCK` that no
-    temp crosses. scratch: bytes behind the arena, which are a block of their own; of symbolic size they lie elsewhere."""
+    """Where the blocks of a plan's arena start; empty if the arena is one piece. A block ends at a multiple of `BLOCK` that
+    no temp crosses. scratch: bytes behind the arena, which are a block of their own; scratch of symbolic size is not in the
+    arena."""
     if plan.arena <= BLOCK:
         return ()
     life = steps_of_temps(plan)

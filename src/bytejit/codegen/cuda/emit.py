@@ -102,7 +102,7 @@ def signature(f: TritonFunction) -> str:
 
 
 def largest(a: Any, b: Any) -> Any:
-    """The greater of two sizes; of sizes over symbols, whose order is not known, the sum."""
+    """The greater of two sizes. Where symbols leave their order unknown: their sum."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     return a if b == 0 else b if a == 0 else ix.size_of(ix.index(a) + b)

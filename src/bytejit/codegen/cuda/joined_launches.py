@@ -79,8 +79,8 @@ def fits(row: list[LaunchPart], part: LaunchPart) -> bool:
 
 @dataclass(frozen=True)
 class JoinedKernel:
-    """One kernel for a row of parts: its signature, the functions of its parts (parameters, lines), each once, and which program
-    calls which of them. Equal ones are one kernel."""
+    """One kernel that does the work of a row of parts. signature: its parameters. functions: (parameters, lines) of the
+    different parts. branches: which programs call which function. Two rows with equal fields share one kernel."""
 
     signature: str
     functions: tuple[tuple[str, str], ...]

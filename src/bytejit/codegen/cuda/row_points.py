@@ -41,7 +41,8 @@ def as_rows(k: Kernel) -> Kernel | None:
 
 
 def once(k: Kernel, inner: str) -> int:
-    """Work whose result does not depend on the inner axis, or depends on no other axis. Units: additions an element."""
+    """Work that need not be done at every point: its result depends on the inner axis only, or does not depend on it. Units:
+    additions an element."""
     return sum(work for work, along, across in sides(k, frozenset((inner,))) if not (along and across))
 
 

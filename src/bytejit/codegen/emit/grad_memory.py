@@ -26,8 +26,8 @@ _made: IdentityMap[tuple[int, Callable[[], LargeOutput | None]]] = IdentityMap()
 
 
 def old_grads(parameters: Iterable[torch.Tensor], stream: int) -> OldGrads:
-    """What `.grad` of parameters is, by shape, strides and dtype: those that graphs allocated here, for this stream, and that no
-    other stream works on. Their memory is kept by nobody else from now on."""
+    """The parameters' `.grad` tensors by shape, strides and dtype: those that graphs allocated here, for this stream, and
+    that no other stream uses. From now on nothing else keeps their memory alive."""
     found: OldGrads = {}
     for p in parameters:
         grad = grad_made_here(p, stream)

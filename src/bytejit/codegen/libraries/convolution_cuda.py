@@ -45,7 +45,7 @@ class FusedConv:
 
 
 def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
-    """Let cuDNN compute what follows a convolution, where that is faster. Changes `graph`."""
+    """Fuses a convolution with what follows it into one call of cuDNN, where that is faster. Changes `graph`."""
 
     def decide(found: list[FusedConv]) -> list:
         """The scales and shifts of each fused convolution, which are computed together."""

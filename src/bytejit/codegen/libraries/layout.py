@@ -88,10 +88,10 @@ CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being conver
 
 @dataclass(frozen=True)
 class LayoutNode:
-    """A node as the choice of layouts sees it. kind: conv, weight, follows, joins, part, reads or other; inner: whether its
-    result has its channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are
-    laid out as it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting
-    the result, 0 where it cannot be."""
+    """A node, as the choice of layouts sees it. kind: conv, weight, follows, joins, part, reads or other. inner: whether the
+    channels of its result are innermost before any choice. operands: those that can be converted; of a convolution, those
+    that have to be laid out as it is. alike: operands with the shape of the result. first: the operand that gives a follower
+    its layout. seconds: what it takes to convert the result, 0: it cannot be converted."""
 
     node: fx.Node
     kind: str
@@ -124,7 +124,7 @@ def _places(graph: fx.Graph) -> list[LayoutNode]:
 
 
 def _main(node: fx.Node) -> Spec | None:
-    """The spec of a node's result; of the first of several."""
+    """The spec of a node's result, or of its first result."""
     spec = node.meta.get("spec")
     return spec[0] if isinstance(spec, tuple) and spec else spec if isinstance(spec, Spec) else None
 
@@ -134,7 +134,7 @@ def _can_convert(node: fx.Node) -> bool:
 
 
 def _first(node: fx.Node, spec: Spec | None) -> fx.Node | None:
-    """The operand whose layout a result has whatever the others': of several results, of pooling, of a part."""
+    """The operand that alone decides the layout of the result: of an op with several results, of pooling, of a part."""
     first = node.args[0] if node.args else None
     leads = spec is None or convertible(spec) and (_is_getitem(node) or node.target in FOLLOWS_ON_GPU)
     return first if leads and isinstance(first, fx.Node) else None

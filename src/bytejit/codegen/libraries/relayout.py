@@ -58,8 +58,8 @@ def _as(spec: Spec, is_inner: bool) -> Spec:
 
 
 def share_weights(graph: fx.Graph) -> None:
-    """Let backward passes of convolutions on a GPU that run with the channels innermost read a weight that is laid out so: the
-    forward pass's, where it is in the graph. Changes `graph`."""
+    """Backward passes of convolutions on a GPU, with the channels innermost, read a weight of that layout: the copy that the
+    forward pass made, if it is in the graph, else a new one. Changes `graph`."""
     made: dict[fx.Node, fx.Node] = {}
     for node in list(graph.nodes):
         if node.target is aten.clone.default and node.kwargs.get("memory_format") is torch.channels_last:

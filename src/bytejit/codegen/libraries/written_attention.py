@@ -51,9 +51,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class Written:
-    """An attention written out, at its second product. q [N, L, D], turned k [N, D, S], v [N, S, E], or of four dims, the first
-    two of them `lead`, batch and heads, whose product N is. strict: rows whose scores are all -inf give NaN, as of a plain
-    softmax."""
+    """An attention that the program writes as two products and a softmax; node: the second product. Shapes: q [N, L, D], k
+    [N, D, S] (transposed), v [N, S, E]; or four dims, of which the first two are `lead` (batch, heads), with N their product.
+    strict: rows whose scores are all -inf give NaN, as in a plain softmax."""
 
     node: fx.Node
     q: fx.Node

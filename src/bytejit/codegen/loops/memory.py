@@ -174,7 +174,7 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
 
 
 def same_size(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers have as many elements, of as many bytes."""
+    """Whether two buffers have the same number of elements, and elements of the same size."""
     return extent(a) == extent(b) and itemsize(a.dtype) == itemsize(b.dtype)
 
 

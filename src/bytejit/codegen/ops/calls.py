@@ -36,9 +36,9 @@ def kind_of(node: torch.fx.Node) -> str | None:
 
 
 def stays(node: torch.fx.Node) -> bool:
-    """Whether a call is made where nobody reads its result: it acts, or may raise for values of its operands (an index out of
-    range), which is seen. An operator without a row may, unless it is a view, or answers a question of torch's own code
-    (`is_same_size`); so may one of a dtype that its row does not take."""
+    """Whether a call is kept when nothing reads its result: it has an effect, or may raise for some values of its operands
+    (an index out of range). An operator without a row, or of a dtype that its row does not take, may raise; views and the
+    questions of torch's own code (`is_same_size`) do not."""
     if acts(node):
         return True
     row = row_of(node)

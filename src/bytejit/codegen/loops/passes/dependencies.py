@@ -44,9 +44,9 @@ class Order:
 
 
 class Dependencies:
-    """before: name -> the names of steps that it needs directly; after: name -> those that need it directly; order: all in a
-    topological order. A step's name is at first its number; of two steps that are merged the one with more neighbours keeps its
-    name. names: number -> name; numbers: name -> number."""
+    """Which steps need which. before: name -> the steps that it needs directly. after: name -> the steps that need it
+    directly. order: all names in a topological order. A step is at first named by its number; when two are merged, the one
+    with more neighbours keeps its name. names: number -> name. numbers: name -> number."""
 
     def __init__(self, before: dict[int, set[int]], order: Iterable[int]):
         self.before = before

@@ -14,7 +14,8 @@ from bytejit.codegen.loops.simplify import Rewriter, axes_below, conjunction, co
 
 
 def without_one_hot_sums(k: Kernel, cons: Cons) -> Kernel:
-    """The kernel with such sums as values that are computed once a row. Nests that were needed for them alone are dropped."""
+    """The kernel without sums over one-hot values: each becomes a value that is computed once a row. Nests that only such
+    sums needed are dropped."""
     found: dict[str, Expr] = {}
     nests: list[LoopNest] = []
     for p in k.nests:

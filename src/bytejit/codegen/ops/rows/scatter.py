@@ -176,7 +176,7 @@ def index_fill(ctx: Lowering, x: Value, dim: int, at: Value, value: Any) -> Valu
 
 # ---- scatter ------------------------------------------------------------------------------------------------------
 def _scattered(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[..., Expr], mode: str) -> Value:
-    """x with value(c) at c, but for dim, where a tensor of x's rank says the place."""
+    """x, with value(c) written at c; along dim the place is at[c]."""
     indices_of(ctx, at)
     if not x.shape or len(at.shape) != len(x.shape):
         raise NoRule("scatter of 0-dim tensors, or of nothing")
