@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -79,8 +81,18 @@ PROGRAMS = {
     "nested": nested,
     "reentrant": reentrant,
     "autocast": mixed,
+    "function by name": lambda x, w: checkpoint(function=lambda: block(x, w), use_reentrant=False),
     "keywords": lambda x, w: checkpoint(block, x, w=w, use_reentrant=False) * F.dropout(w.sum() + x, 0.5),
 }
+
+
+# since torch 2.15 functions and methods are decorated, too
+DECORATES = "respect_saved_tensors_hooks" in inspect.signature(checkpoint).parameters
+if DECORATES:
+    again = checkpoint(use_reentrant=False)(block)
+    PROGRAMS["decorated"] = lambda x, w: again(x, w=w) + again(x, w)
+    PROGRAMS["decorated there"] = lambda x, w: checkpoint(use_reentrant=False, preserve_rng_state=True)(block)(x, w)
+    PROGRAMS["hooks"] = lambda x, w: chain(x, w, respect_saved_tensors_hooks=True)
 
 
 @BOTH
@@ -143,3 +155,59 @@ def test_grad_through_a_reentrant_checkpoint():
         return torch.autograd.grad(f(x, w).sum(), w)
 
     beside("aot_eager", reentrant, data, drive, torch_runs=2)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x).relu().exp()
+
+
+class Broken(Layer):
+    def forward(self, x):
+        y = self.linear(x).relu()
+        print(end="")
+        return y.exp() * y
+
+
+def by_hooks(layer):
+    return pytest.importorskip("torch.distributed._composable").checkpoint(layer)
+
+
+def decorated(layer):
+    class Decorated(type(layer)):
+        forward = checkpoint(use_reentrant=False)(type(layer).forward)
+
+    return Decorated()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("made", [Layer, Broken])
+@pytest.mark.parametrize("begun", [by_hooks, *([decorated] if DECORATES else [])])
+def test_what_is_run_again_saves_what_was_saved(begun, made):
+    """A checkpoint that begins in compiled code, or breaks the graph, runs the original code again: it saves the same then"""
+    plain, compiled = (nn.Sequential(begun(made()), nn.Linear(3, 3)) for _ in range(2))
+    compiled.load_state_dict(plain.state_dict())
+    f = bytejit.compile(compiled)
+    for _ in range(2):
+        xs = [torch.linspace(-1, 1, 18).view(6, 3).requires_grad_() for _ in range(2)]
+        for g, x in zip((plain, f), xs):
+            g(x).square().sum().backward()
+        torch.testing.assert_close(xs[1].grad, xs[0].grad)
+    for p, q in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad)
+
+
+def test_compiled_code_that_is_run_again():
+    """A checkpoint around it, in code that is not compiled, runs the kernels both times"""
+    layer = Layer()
+    f = bytejit.compile(layer)
+    for g in (f, lambda x: checkpoint(f, x, use_reentrant=False)):
+        xs = [torch.linspace(-1, 1, 18).view(6, 3).requires_grad_() for _ in range(2)]
+        layer(xs[0]).sum().backward()
+        checkpoint(g, xs[1], use_reentrant=False).sum().backward()
+        torch.testing.assert_close(xs[1].grad, xs[0].grad)
+    assert not bytejit.counters.total("fallbacks")

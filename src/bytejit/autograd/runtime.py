@@ -22,7 +22,7 @@ from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
-from bytejit.common.checkpointed import Checkpointed
+from bytejit.common.checkpointed import Checkpointed, runs_again
 from bytejit.common.graph_info import info_of
 from bytejit.common.spared_hooks import sparing
 from bytejit.runtime.rollback import random_states
@@ -370,9 +370,11 @@ hooks_of = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def seen_by_hooks() -> str:
-    """Returns why saved tensors must be eager's: the program's own hooks see them. torch's own (checkpoints, `save_on_cpu`) take
-    any tensors: then ""."""
+    """Returns why saved tensors must be eager's: the program's own hooks see them, or a checkpoint that computes them again in
+    the original code. torch's others (`save_on_cpu`) take any tensors: then ""."""
     pack, _ = hooks_of(False)
+    if special_cases.CHECKPOINTS.made(pack):
+        return "" if runs_again(pack) else "a checkpoint runs the original code again"
     return "" if special_cases.TORCH.made(pack) else "hooks of the program's see what it saves"
 
 

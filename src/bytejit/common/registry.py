@@ -221,7 +221,7 @@ _COLLECTIVES = """
     scatter_object_list send send_object_list
 """.split()
 # modules and what in them is never traced: code that reads lengths from a tensor, which differ each batch; logging, of
-# numbers too, which differ by name and by stage; filters of
+# numbers too, which differ by name and by stage; a checkpoint that a function is decorated with; filters of
 # warnings, which would apply to operations that the graph runs later; code that prepares gradients for
 # other processes, and meets them
 AS_THEY_ARE = (
@@ -229,6 +229,7 @@ AS_THEY_ARE = (
         special_cases.PACKED_SEQUENCES,
         frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpack_sequence"}),
     ),
+    (special_cases.CHECKPOINTS, frozenset({"_checkpoint_impl"})),
     (special_cases.LOGGING, frozenset({"Logger._log"})),
     (special_cases.LIGHTNING, frozenset({"LightningModule.log", "LightningModule.log_dict"})),
     (

@@ -103,6 +103,7 @@ QUANTISED = Origin(
     "layers that hold one library call: one that breaks stays whole",
 )
 PACKED_SEQUENCES = Origin(("torch.nn.utils.rnn",), "functions that pack sequences run as they are: they go by tensors' values")
+CHECKPOINTS = Origin(("torch.utils.checkpoint",), "what is run again in the backward pass runs the same both times")
 LIGHTNING = Origin(
     ("pytorch_lightning.*", "lightning.pytorch.*"),
     "modules whose Trainer calls steps of theirs: these are compiled too",

@@ -91,6 +91,14 @@ TORCH = (
     *_rows("whether views were made together", "_autograd._get_creation_meta _autograd.CreationMeta.MULTI_OUTPUT_NODE"),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
     *_rows("which backward pass computes a checkpointed part again", "_current_graph_task_id"),
+    *_rows(
+        "what a function that torch.utils.checkpoint decorates calls",
+        "_checkpoint_impl",
+        prefix="torch.utils.checkpoint.",
+        probe="use",
+        without="such functions are not made by torch",
+        versions="torch 2.15",
+    ),
     *_rows("whether torch lets a backward pass go through a reentrant checkpoint", "_is_checkpoint_valid", "torch.autograd."),
     *_rows("the operator of a public function, as graphs hold it", "_nn.linear _nn.pad _nn.scaled_dot_product_attention"),
     *_rows(

@@ -5,6 +5,7 @@ graph under the same checkpoint, so its values are not kept but computed again i
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import types
 from collections.abc import Callable, Sequence
@@ -12,18 +13,20 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.utils.checkpoint
 
-from bytejit.common.checkpointed import CONTEXTS, Checkpointed
+from bytejit.common.checkpointed import CHECKPOINT, CONTEXTS, Checkpointed
 from bytejit.guards.sources import Attr, Ref
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, FuncVar, InstanceVar, Lazy, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, FuncVar, InstanceVar, Lazy, SeqVar, TensorVar, Var, expect
+from bytejit.tracer.core.versions import newer
 
 from .effects_of_calls import has_external_effects
 from .parts import part_of, taken_by
 
 SELECTIVE, REENTRANT = torch.utils.checkpoint.create_selective_checkpoint_contexts, "use_reentrant"
-OPTIONS = (REENTRANT, "preserve_rng_state", CONTEXTS, "determinism_check", "debug", "early_stop")
+KEYWORDS = [p.name for p in inspect.signature(CHECKPOINT).parameters.values() if p.kind is p.KEYWORD_ONLY]
+OPTIONS = {*KEYWORDS, "preserve_rng_state"}  # until torch 2.14 that one is among the other keywords
 
 
 def begin(*args: object, **options: object) -> None:
@@ -36,13 +39,30 @@ def end() -> None:
 
 @models(torch.utils.checkpoint.checkpoint)
 def checkpoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    function, rest = args[0], [t.values.real(a) for a in args[1:]]
     given = {k: v for k, v in kwargs.items() if k in OPTIONS}
     named = {k: v for k, v in kwargs.items() if k not in OPTIONS}
-    contexts = given.pop(CONTEXTS, None)
+    if not args and "function" not in named:  # torch 2.15+: a decorator. Before, an error
+        return t.calls.inline(expect(t.values.constant(CHECKPOINT), FuncVar), args, kwargs)
+    function, *rest = args or [named.pop("function")]
+    return checkpointed(t, function, rest, named, given)
+
+
+@models(*newer(torch.utils.checkpoint, "_checkpoint_impl"))
+def checkpoint_of_a_decorator(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    function, rest, named = args
+    given = {t.const(k): v for k, v in t.iteration.mapping_items(named) or ()}
+    return checkpointed(t, function, t.iteration.iterate(rest), given, kwargs)
+
+
+def checkpointed(t: Tracer, function: Var, rest: list[Var], named: dict[str, Var], given: dict[str, Var]) -> Var:
+    """What function(*rest, **named) returns under a checkpoint with the options `given`."""
+    rest = [t.values.real(a) for a in rest]
+    contexts = t.values.real(given[CONTEXTS]) if CONTEXTS in given else None
+    if isinstance(contexts, FuncVar) and contexts.real is torch.utils.checkpoint.noop_context_fn:  # the default
+        contexts = None
     if t.const(given.get("debug", FALSE)):
         raise Break("torch.utils.checkpoint with debug")
-    options = {k: t.const(v) for k, v in given.items()}
+    options = {k: t.const(v) for k, v in given.items() if k != CONTEXTS}
     reentrant = options.get(REENTRANT)
     if reentrant is None:
         raise Break("torch.utils.checkpoint, reentrant", "pass use_reentrant")
@@ -51,7 +71,7 @@ def checkpoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not torch.is_grad_enabled():
         return t.calls.call(function, rest, named)
     if contexts is not None:
-        options[CONTEXTS] = contexts_of(t, t.values.real(contexts))
+        options[CONTEXTS] = contexts_of(t, contexts)
     tensors = [a for a in [*rest, *map(t.values.real, named.values())] if isinstance(a, TensorVar)]
     nodes = tuple(dict.fromkeys(a.node for a in tensors))
     result = kept_apart(t, lambda: t.values.real(t.calls.call(function, rest, named)), nodes, options)
