@@ -579,3 +579,12 @@ def test_margin_losses_of_one_sample(size: tuple, reduction: int) -> None:
     for target in (one, one.reshape(-1)):
         assert infers_as_eager(aten.multi_margin_loss, (x, target, 1, 1.0, None, reduction))
     assert infers_as_eager(aten.multilabel_margin_loss_forward, (x, classes, reduction))
+
+
+@pytest.mark.parametrize(
+    "f", (lambda x: x + "a", lambda x: torch.cat(x), lambda x: [1] + x, lambda x: torch.where(x > 0, x, "a"))
+)
+def test_messages_name_a_tensor(f: Callable) -> None:
+    with pytest.raises(bytejit.exc.Unsupported) as e:
+        bytejit.compile(lambda x: f(x), fullgraph=True)(torch.ones(2, 3))
+    assert "Tensor" in str(e.value) and "Fake" not in str(e.value)

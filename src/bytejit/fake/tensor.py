@@ -379,8 +379,7 @@ NUMBERS = (int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBoo
 
 
 def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
-    """The call to make in place of one from the rules of a function transform: a number that they cast like a tensor becomes a
-    tensor, and zeros without memory get memory."""
+    """The call to make in place of one of a transform's rules: a number cast as a tensor becomes one, zeros get memory."""
     if func is torch.ops.aten._efficientzerotensor.default:
         return torch.ops.aten.zeros.default, args, kwargs
     if func is torch.ops.aten._to_copy.default and type(args[0]) in NUMBERS:
@@ -390,6 +389,7 @@ def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
 
 # Assigned here, because TorchDispatchMode wraps a method in the class body with code that imports torch._dynamo.
 setattr(FakeMode, "__torch_dispatch__", _dispatch)
+Fake.__name__ = "Tensor"  # torch's and Python's messages name what they refuse by it
 WAYS = Ways(Fake, make, fake_like, FakeMode)
 
 
