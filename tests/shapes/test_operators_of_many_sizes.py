@@ -60,6 +60,8 @@ CASES: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
         lambda x: torch.pinverse(torch.diag_embed(torch.where(x > x.min(), x.exp(), 1e-9))),
         lambda n: (r(n),),
     ),
+    "cov and corrcoef": (lambda x: torch.corrcoef(x) + x.cov(correction=0), lambda n: (r(3, n + 2),)),
+    "cov of a part": (lambda x: torch.cov(x[0, ::2]) * torch.cov(x.t()), lambda n: (r(n + 2, 7),)),
     "cumprod": (lambda x: x.cumprod(-1) * x, lambda n: (r(3, n),)),
     "cumprod with zeros": (lambda x: torch.cumprod((x * (x.abs() > 0.4)).t(), 1), lambda n: (r(n, 9),)),
     "sgn": (lambda x: x.sgn() * x, lambda n: (r(n, 3),)),
@@ -142,7 +144,10 @@ WITHOUT_GRADIENTS: dict[str, tuple[Callable, int]] = {
     "a cell": (CELL, 2),
     "a recurrent layer": (lambda x: GRU(x[None]), 2),
     "resized": (lambda x: torch.nn.functional.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"), 2),
-    "an op that asks for data": (lambda x: (torch.cdist(x, x) + torch.cov(x)).sin(), 4),  # a break, and two sites
+    "an op that asks for data": (  # a break, and two sites
+        lambda x: (torch.cdist(x, x) + torch.cov(x, fweights=torch.tensor([1, 2, 1]))).sin(),
+        4,
+    ),
     "segments": (lambda x: torch.segment_reduce(x, "mean", lengths=torch.tensor([2, x.shape[0] - 2]), axis=0) + 1, 2),
 }
 

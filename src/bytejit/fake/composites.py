@@ -205,3 +205,30 @@ def _pinv(function: Callable) -> None:
 
 for _function in (torch.linalg.pinv, torch.pinverse, torch.Tensor.pinverse):  # each with tolerances of its own
     _pinv(_function)
+
+
+def plain_observations(input: torch.Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> bool:
+    """Whether a covariance looks at no tensor's value: there are no weights, and more observations than the correction."""
+    odd = fweights is not None or aweights is not None or input.dim() > 2 or input.is_complex() or input.dtype is torch.bool
+    return not odd and (input.shape[1] if input.dim() == 2 else input.numel()) > correction
+
+
+@composes(torch.cov, torch.Tensor.cov, also=plain_observations)
+def _cov(input: torch.Tensor, **options: Any) -> torch.Tensor:
+    if not plain_observations(input, **options):
+        return torch.cov(input, **options)
+    rows = input.view([1, -1]) if input.dim() < 2 else input
+    n = rows.shape[1]
+    rows = rows - (rows.sum(1) / n).unsqueeze(1)
+    return (rows.mm(rows.t()) / (n - options.get("correction", 1))).squeeze()
+
+
+@composes(torch.corrcoef, torch.Tensor.corrcoef, also=plain_observations)
+def _corrcoef(input: torch.Tensor) -> torch.Tensor:
+    if not plain_observations(input):
+        return torch.corrcoef(input)
+    c = _cov(input)
+    if c.dim() == 0:
+        return c / c
+    deviations = c.diagonal().sqrt()
+    return (c / deviations.view([-1, 1]) / deviations.view([1, -1])).clip(-1, 1)
