@@ -159,8 +159,7 @@ def upwards(kind: str, inner: bool) -> nn.Module:
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize(("inner", "layout"), [(False, "nchw"), (False, "nhwc"), (True, "nchw")])
 @pytest.mark.parametrize("kind", TRANSPOSED)
 def test_transposed_convolutions(kind: str, inner: bool, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are as eager's, and a chosen layout reaches the batch norm behind the convolution"""
@@ -182,8 +181,7 @@ def test_transposed_convolutions(kind: str, inner: bool, layout: str, monkeypatc
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize(("freeze", "layout"), [(False, "nchw"), (True, "nhwc")])
 @pytest.mark.parametrize("kind", TRANSPOSED)
 def test_transposed_convolutions_in_evaluation(kind: str, freeze: bool, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights may be prepacked for plain convolutions only"""

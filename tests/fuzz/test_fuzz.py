@@ -9,7 +9,7 @@ from ..programs import targets
 from .runner import check_source
 from .writer import programs
 
-COUNT = int(os.environ.get("BYTEJIT_FUZZ_COUNT", "60"))
+COUNT = int(os.environ.get("BYTEJIT_FUZZ_COUNT", "45"))
 
 
 # no shrinking here: it takes minutes; `python -m tests.fuzz` shrinks what it finds

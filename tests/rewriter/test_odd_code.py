@@ -22,7 +22,7 @@ SOURCES = {
     "handles": "def f(x, k=2):\n    try:\n        y = x * k\n        [][k]\n    except IndexError as e:\n        y = x - k\n"
     "    finally: x = x + 1\n    return y + x",
     "closure": "def f(x, k=2):\n    def g(y): return y * k + x\n    return [g(v) for v in (x, x + 1)][1]",
-    "long": "def f(x, k=2):\n" + "".join(f"    x = x + {i}\n" for i in range(300)) + "    return x",
+    "long": "def f(x, k=2):\n" + "".join(f"    x = x + {i}\n" for i in range(100)) + "    return x",
 }
 CHANGES: dict[str, Callable[[types.CodeType], dict]] = {
     "no line table": lambda c: {"co_linetable": b""},

@@ -883,7 +883,7 @@ def run_generated(fn, seed, yields):
 @pytest.mark.parametrize("yields", [False, True], ids=["function", "generator"])
 def test_generated_programs(yields):
     tried = raised = 0
-    for seed in range(30):
+    for seed in range(20):
         text = Program(seed).text(yields)
         scope = {"Guard": Guard}
         exec(compile(text, f"<generated {seed}>", "exec"), scope)
