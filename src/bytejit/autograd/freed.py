@@ -21,8 +21,9 @@ UNPACK = getattr(torch._C._autograd.SavedTensor, "unpack", None)  # torch 2.11 h
 
 
 class Freed:
-    """Of one program. results: number of those that have gradients; inputs: those that are followed; read: the places among the
-    saved values that the backward graph without some tangents and gradients needs; places: of the inputs that are saved."""
+    """What a backward pass of one program frees. results: the number of outputs that have gradients. inputs: those that
+    autograd follows. read: returns the places of the saved values that the backward graph reads when some tangents and
+    gradients are left out. places: where the saved inputs stand among the saved values."""
 
     def __init__(self, kept: Kept, results: int, inputs: Sequence[int], read: Callable, places: dict[int, int]) -> None:
         self.holders, self.results, self.inputs, self.read, self.places = kept.holders, results, inputs, read, places

@@ -16,8 +16,9 @@ MOST_NODES = 1000  # nodes behind an input that are looked through for leaves
 
 
 def hooked(followed: Sequence[torch.Tensor], behind: Iterable[int], several: bool) -> dict[int, dict[int, Callable]]:
-    """The tables of hooks of what others have made: (place, table). Torch does not give them out when the pass comes. several:
-    whether this region has several results: what has no table gets one, for the hooks that the program registers later."""
+    """Returns place -> table of hooks, for the inputs `behind` which other code made. Torch does not give these tables out
+    during a backward pass. several: whether this region has several results; then an input without a table gets one, for
+    hooks that the program registers later."""
     for k in behind if several else ():
         if followed[k]._backward_hooks is None:
             spared_hooks.sparing(followed[k])
@@ -25,7 +26,7 @@ def hooked(followed: Sequence[torch.Tensor], behind: Iterable[int], several: boo
 
 
 def spare(ctx: FunctionCtx, made: Sequence[torch.Tensor | None], unwanted: frozenset[int], inputs: Sequence[int]) -> None:
-    """Keeps hooks from being called for the inputs that got no gradient, and for what is behind them."""
+    """Keeps hooks from being called: those of the inputs that got no gradient, and of the leaves behind these inputs."""
     without = [k for k, i in enumerate(inputs) if made[k] is None and i not in unwanted]
     edges = ctx.next_functions
     roots = [edges[k][0] for k in without if comes_to(edges[k])]

@@ -52,8 +52,8 @@ class Heap:
 
 
 def order_of_leaves(primals: Sequence[Fake], leaves: Sequence[tuple[int, Fake]]) -> tuple[int, ...]:
-    """The inputs that are leaves, as a pass from all results comes to them. leaves: (input, its fake) of what needs a
-    gradient."""
+    """The inputs that are leaves, in the order in which a backward pass from all results reaches them. leaves: (input, its
+    fake) for each input that needs a gradient."""
     inputs = {id(leaf): i for i, leaf in leaves if leaf.grad_fn is None}
     roots = list(dict.fromkeys(p.grad_fn for p in primals))
     waits, todo, seen = Counter[torch.autograd.graph.Node](), list(roots), set(roots)

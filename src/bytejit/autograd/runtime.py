@@ -44,7 +44,8 @@ MOST_SPARED_PASSES = 8  # kinds of passes for some inputs that one graph is comp
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """A compiled backward graph. places: of each gradient in its outputs; read: which of its inputs it reads, or eager would."""
+    """A compiled backward graph. places: for each gradient, its place among the outputs. read: the inputs that the graph
+    reads, or that eager would read."""
 
     call: Callable
     places: tuple[int | None, ...]
@@ -272,7 +273,8 @@ class TrainingProgram:
         return self.hidden or any(not results & given for results in self.parts.kept.applied)
 
     def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:
-        """A tangent in the layout that the backward graph was made for; where it is undefined, memory that nothing reads."""
+        """A tangent in the layout that the backward graph was compiled for. An undefined tangent becomes uninitialised
+        memory, which nothing reads."""
         spec = self.parts.tangents[i]
         at = self.parts.layouts[i]
         shape, stride = (spec.shape, spec.stride) if at is None else (ctx.sizes[at[0] : at[1]], ctx.sizes[at[1] : at[2]])

@@ -24,8 +24,8 @@ aten = torch.ops.aten
 
 
 def without(parts: Parts, missing: frozenset[int], unwanted: frozenset[int] = frozenset()) -> tuple[Aten, tuple[int | None, ...]]:
-    """The backward graph without the tangents `missing` and the gradients of the inputs `unwanted`, and for each of its gradients
-    the place among the new graph's outputs, None where it is undefined. The inputs stay as they are."""
+    """The backward graph with neither the tangents `missing` nor the gradients of the inputs `unwanted`. Also returns, for
+    each gradient, its place among the outputs of the new graph; None: it is undefined. The graph keeps all its inputs."""
     graph = copy_graph(parts.backward.graph)
     nodes = list(graph.nodes)
     first = len(parts.saved_inputs) + parts.saved
@@ -79,7 +79,7 @@ def _undefined(graph: fx.Graph, tangents: list[fx.Node], missing: set[fx.Node]) 
 
 
 def _is_sum(n: fx.Node, gone: list[fx.Node]) -> bool:
-    """Whether a call adds two tensors of which one is undefined and the other looks like the result."""
+    """Whether a call adds two tensors, one of which is undefined, while the other has the spec of the result."""
     if n.target is not aten.add.Tensor or n.kwargs or len(n.args) != 2:
         return False
     other = n.args[1] if n.args[0] in gone else n.args[0]
@@ -87,7 +87,7 @@ def _is_sum(n: fx.Node, gone: list[fx.Node]) -> bool:
 
 
 def _other(n: fx.Node, summed: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The operand that is left of a sum, of which one or more were undefined."""
+    """The operand that remains of a sum whose other operands are undefined."""
     while n in summed:
         n = summed[n]
     return n

@@ -19,7 +19,7 @@ CALLS_WATCHED = 8  # that are watched
 
 
 class Watched:
-    """The first calls of one graph, none of which has gone backward. where: of the graph."""
+    """The first calls of one graph, as long as no backward pass has run for any of them. where: the graph's line."""
 
     def __init__(self, where: Where | None) -> None:
         self.where, self.nodes = where, list[weakref.ref]()

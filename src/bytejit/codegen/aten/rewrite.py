@@ -103,7 +103,8 @@ def call_before(
     spec: Spec | tuple[Spec, ...],
     kwargs: dict | None = None,
 ) -> fx.Node:
-    """A new call just before `node`, with its spec (a tuple: of its results) and the place in the user's code that `node` has."""
+    """A new call just before `node`, with the user's line of `node`. spec: of the result, or a tuple with one for each
+    result."""
     assert not node._erased, f"{node} has gone: what is placed before it may be lost"
     with graph.inserting_before(node):
         new = graph.call_function(target, args, kwargs or {})
@@ -114,7 +115,7 @@ def call_before(
 
 
 def order_of(view: fx.Node, rank: int) -> list[int] | None:
-    """The order in which a transposed view shows the dims of what it reads, of so many; None for other nodes."""
+    """The order in which a transposed view has the dims of its operand. rank: the number of dims. None for other nodes."""
     if view.target is aten.permute.default:
         return [d % rank for d in view.args[1]]
     if view.target is aten.transpose.int:

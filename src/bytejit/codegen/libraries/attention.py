@@ -95,7 +95,7 @@ def _mask_fits(spec: Spec | None) -> bool:
 
 
 def aside_of(spec: Spec) -> Spec:
-    """The same tensor as a transposed [B, L, H, E]."""
+    """The spec of the same tensor when it lies in memory as [B, L, H, E]."""
     b, h, rows, e = spec.shape
     inner = contiguous(Spec((b, rows, h, e), (), spec.dtype, spec.device)).stride
     return Spec(spec.shape, (inner[0], inner[2], inner[1], inner[3]), spec.dtype, spec.device)
@@ -142,7 +142,8 @@ def _time(found: AttentionNodes, rows: tuple, tune: Any) -> str:
 
 
 def writable(spec: Spec, narrow: bool = False) -> Spec:
-    """A spec of which a tensor can be made and filled: what is expanded is dense (narrow: of size 1) instead."""
+    """A spec of which a tensor can be made and filled. Where a dim is expanded, the tensor is made dense; narrow: and the dim
+    has size 1."""
     spec = at_hints(spec)
     wide = [n > 1 and s == 0 for n, s in zip(spec.shape, spec.stride, strict=True)]
     if not any(wide):

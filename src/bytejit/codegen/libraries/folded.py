@@ -34,8 +34,8 @@ INNER = (0, 3, 1, 2)  # [n, rows, columns, channels] -> as torch counts, the cha
 
 @dataclass(frozen=True)
 class Fold:
-    """How images and filters are folded. step, padding: of the convolution, rows and columns; size: of a filter; more: how many
-    channels of zeros."""
+    """How images and filters are folded. step, padding: of the convolution, for rows and columns. size: of a filter. more:
+    the number of channels of zeros that are added."""
 
     step: tuple[int, int]
     padding: tuple[int, int]

@@ -22,8 +22,8 @@ def moments_of_groups(ctx: Lowering, x: Value, groups: Any, each: Any, acc: str)
 
 
 def moments_by_channel(ctx: Lowering, x: Value, groups: Any, each: Any, acc: str) -> tuple[Value, Value]:
-    """`moments_of_groups` where the channels are innermost: of each channel first, so that channels are lanes. A group has
-    fewer of them than a vector has."""
+    """`moments_of_groups` where the channels are innermost. The moments of each channel come first, so that the channels are
+    the lanes: a group has fewer channels than a vector has lanes."""
     rest = tuple(range(2, len(x.shape)))
 
     def total(term: Callable[[tuple], Expr] | None) -> Value:

@@ -106,7 +106,7 @@ def _max_pool(n: int, *overloads: str) -> None:
 
 
 def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
-    """The greatest element of a large window: of each row first, then of those."""
+    """The greatest element of a large window: first of each row of the window, then of these results."""
     x, n, spec = window.x, window.n, ctx.spec(i)
     for d in reversed(range(n)):
 
