@@ -24,6 +24,8 @@ setup: $(READY)  ## make .venv with all that the other targets need
 
 # torch first and pinned: a bare "torch" may bring gigabytes of CUDA packages. A torch that $(BASE) has is used as it is.
 # torchvision and timm without their dependencies, which would bring another torch.
+# Without PYTHONPATH: pip would take src/*.egg-info, which `pip install .` leaves, for an installed package that lacks others.
+$(VENV)/.ready: PYTHONPATH :=
 $(VENV)/.ready: pyproject.toml
 	@$(BASE) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || \
 	    { echo "bytejit needs Python 3.11 to 3.14; $(BASE) is not: make BASE=/path/to/python"; exit 1; }
