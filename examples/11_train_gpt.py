@@ -1,6 +1,6 @@
 """Train a character GPT on the project's README, as is and with mixed precision: eager, the model compiled alone, and the
-whole step (forward, backward, clipping, AdamW) compiled as one graph. `python examples/11_train_gpt.py 300`: 300 steps.
-"""
+whole step (forward, backward, clipping, AdamW) compiled as one graph. `python examples/11_train_gpt.py 300`: 300 steps,
+two blocks."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import nn
 
 import bytejit
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 6
+STEPS, BLOCKS = (int(sys.argv[1]), 2) if len(sys.argv) > 1 else (6, 1)
 WIDTH, HEADS, LENGTH = 64, 4, 32
 TEXT = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 CHARACTERS = sorted(set(TEXT))
@@ -32,7 +32,8 @@ class Block(nn.Module):
 
 def train(way: str, amp: bool) -> list[float]:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(len(CHARACTERS), WIDTH), Block(), Block(), nn.Linear(WIDTH, len(CHARACTERS)))
+    blocks = (Block() for _ in range(BLOCKS))
+    model = nn.Sequential(nn.Embedding(len(CHARACTERS), WIDTH), *blocks, nn.Linear(WIDTH, len(CHARACTERS)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     forward = bytejit.compile(model) if way == "model" else model
 

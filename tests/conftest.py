@@ -47,13 +47,25 @@ with contextlib.suppress(ImportError):  # a GPU machine's Python may lack it
 THREADED = ("codegen", "kernels")  # tests in these folders run with two threads
 GOLDEN = ROOT / "tests" / "golden"
 # much work in few tests: begun first where several processes share the files, or one works on them alone at the end
-LONG = ("test_examples.py", "test_fuzz.py", "test_wheel.py")
+LONG = (
+    "test_examples.py",
+    "test_fuzz.py",
+    "test_wheel.py",
+    "test_interrupts_random.py",
+    "test_interrupts_each.py",
+    "test_soak.py",
+)
 CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")  # another number: other libraries and layouts are chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write the golden files anew")
     parser.addoption("--all-ambient", action="store_true", help="all programs of tests/programs/test_ambient.py")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """No collection of garbage while modules are imported: a sixth of that time, and all that they make stays."""
+    gc.disable()
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -75,6 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What the modules of tests hold is not gone through by each collection of garbage."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
