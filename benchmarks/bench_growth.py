@@ -42,7 +42,7 @@ STAGES = (
     ("schedule", "bytejit.backends.cpu", "schedule"),
     ("emit", "bytejit.backends.cpu", "emit_cpp"),
     ("build", "bytejit.backends.cpu", "build"),
-    ("call", "bytejit.backends.cpu", "emit_call"),
+    ("call", "bytejit.codegen.emit.call", "CallPrinter.print"),
 )
 
 
@@ -73,8 +73,11 @@ class Clock:
         """Note every stage, and every pass over loops."""
         from bytejit.backends.cpu import CpuTarget
 
-        for name, module, attribute in STAGES:
-            place = importlib.import_module(module)
+        for name, module, path in STAGES:
+            place: object = importlib.import_module(module)
+            *classes, attribute = path.split(".")
+            for one in classes:
+                place = getattr(place, one)
             setattr(place, attribute, self.timed(name, getattr(place, attribute)))
         CpuTarget.loop_passes = tuple(
             dataclasses.replace(p, run=self.timed(f"loops.{p.name}", p.run)) for p in CpuTarget.loop_passes
