@@ -43,11 +43,23 @@ class _Order(NamedTuple):
     starts: tuple[int, ...]
 
 
+def weights_each(weights: list[torch.Tensor], how: How) -> int:
+    """How many weights a layer has in one direction."""
+    return len(weights) // (how.layers * (1 + how.both))
+
+
 def flatten(weights: list[torch.Tensor], how: How) -> torch.Tensor:
     """Moves weights into one block in cuDNN's order, which is returned."""
-    per, features = len(weights) // (how.layers * (1 + how.both)), weights[0].shape[1]
     return torch._cudnn_rnn_flatten_weight(
-        weights, per, features, how.mode, how.hidden, how.projected, how.layers, how.batch_first, how.both
+        weights,
+        weights_each(weights, how),
+        weights[0].shape[1],
+        how.mode,
+        how.hidden,
+        how.projected,
+        how.layers,
+        how.batch_first,
+        how.both,
     )
 
 
@@ -72,7 +84,7 @@ def block_of(weights: list[torch.Tensor], how: How) -> torch.Tensor:
 
 def _arguments(weights: list[torch.Tensor], how: How) -> tuple[int, torch.Tensor]:
     """The weights of a layer and direction, the block of all."""
-    return len(weights) // (how.layers * (1 + how.both)), block_of(weights, how)
+    return weights_each(weights, how), block_of(weights, how)
 
 
 def recurrent_layers(

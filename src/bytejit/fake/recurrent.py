@@ -15,7 +15,7 @@ import torch
 from bytejit.common.recurrent_layers import MODES, How
 
 from .composites import composes
-from .sized import ONE_CALL
+from .sized import ONE_CALL, learns
 from .tensor import NoFake
 
 LSTM = 2  # its mode in oneDNN
@@ -76,15 +76,15 @@ def runs_in_cudnn(*args: Any, **kwargs: Any) -> bool:
     if x.device.type not in ONE_CALL or not torch.backends.cudnn.enabled:
         return False
     tensors = (x, *((hx,) if isinstance(hx, torch.Tensor) else hx), *weights)
-    return torch.is_autocast_enabled("cuda") or torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return torch.is_autocast_enabled("cuda") or learns(tensors)
 
 
 def in_cudnn(function: Callable, x: Any, states: Any, weights: Any, count: int, training: bool, both: bool, first: bool) -> tuple:
     """A layer in one call of cuDNN. Raises: NoFake, where torch does something else."""
     cast = torch.is_autocast_enabled("cuda")
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
-    dtypes = {t.dtype for t in (x, *states, *weights)}
-    if learns and not training:
+    tensors = (x, *states, *weights)
+    dtypes = {t.dtype for t in tensors}
+    if learns(tensors) and not training:
         raise NoFake("a recurrent layer in evaluation", "cuDNN refuses to go backward")
     if not dtypes <= {torch.float32, torch.float16} or len(dtypes) > 1 and not cast:
         raise NoFake("a recurrent layer", f"cuDNN runs it in float32 or float16, not {dtypes}")

@@ -6,7 +6,7 @@ result; the graph holds the call itself, which runs with plain ints. `overload` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,6 +189,11 @@ def _rfftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | Non
 ONE_CALL = frozenset({"cuda"})
 
 
+def learns(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether autograd follows what is computed from tensors."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
 def _layers(
     x: Any, states: Any, weights: Any, dropout: float, training: bool, bidirectional: bool, batch_first: bool
 ) -> tuple[Fake, ...] | None:
@@ -196,10 +201,9 @@ def _layers(
     fake has not how it runs."""
     if x.m.device.type not in ONE_CALL:
         return None
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
     if training and dropout and torch.backends.cudnn.enabled:
         raise NoFake("a recurrent layer with dropout", "cuDNN draws the random numbers from a state of its own")
-    if learns or training and dropout or torch.is_autocast_enabled(x.m.device.type):
+    if learns((x, *states, *weights)) or training and dropout or torch.is_autocast_enabled(x.m.device.type):
         return None
     features = states[0].m.shape[-1] * (1 + bidirectional)
     made = by_steps(x, features, batch_first)

@@ -10,6 +10,7 @@ import torch
 from .core import HasMeta, Meta, NeedsMeta, new, row
 from .elementwise import like_stride
 from .errors import NoFake
+from .recurrent import by_steps
 
 _F32 = torch.float32
 
@@ -42,10 +43,8 @@ def _layers(
     first = states[0].m
     if len(x.m.shape) != 3 or len(first.shape) != 3 or train and dropout:
         raise NeedsMeta
-    steps, batch = x.m.shape[:2][::-1] if batch_first else x.m.shape[:2]
-    width = first.shape[2] * (2 if bidirectional else 1)
-    shape, stride = ((batch, steps, width), (width, batch * width, 1)) if batch_first else ((steps, batch, width), None)
-    return new(shape, stride, _F32, x.m.device), *(new(s.m.shape, None, _F32, x.m.device) for s in states)
+    made = by_steps(x, first.shape[2] * (1 + bidirectional), batch_first)
+    return made, *(new(s.m.shape, None, _F32, x.m.device) for s in states)
 
 
 @row("quantized_lstm.input")
