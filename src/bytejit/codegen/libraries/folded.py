@@ -30,6 +30,7 @@ DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 APART = (0, 2, 4, 1, 3, 5)  # [n, channels, rows, s, columns, s] -> [n, rows, columns, channels, s, s]
 BACK = (0, 3, 1, 4, 2, 5)  # the way back
 INNER = (0, 3, 1, 2)  # [n, rows, columns, channels] -> as torch counts, the channels innermost
+PLAIN = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, transposed, output padding, groups
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,6 @@ def convolve(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) ->
 def weight_gradient(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """The gradient of the folded filters."""
     return aten.convolution_backward.default(g, x, w, None, *PLAIN, (False, True, False))[1]
-
-
-PLAIN = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, transposed, output padding, groups
 
 
 # ---- writing it into the graph -------------------------------------------------------------------------------------------
