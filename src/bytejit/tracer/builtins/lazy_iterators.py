@@ -12,38 +12,46 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from bytejit.tracer.core.models import OF_ITERATORS, REPLACED, STAYING, replaces
+from bytejit.tracer.core.models import REPLACED, STAYING, STEPPED, replaces
 from bytejit.tracer.core.versions import BATCHED_NAMES, newer
 
+END: Any = object()  # what next() gives at the end of a source
 
-def iterates(*classes: object) -> Callable:
-    """Register the generator that stands for a C iterator: called with the same arguments, the C class goes on as it does."""
+
+def iterates(*classes: object, goes_on: bool = True) -> Callable:
+    """Register the generator that stands for a C iterator: called with the same arguments, the C class goes on as it does. It
+    catches nothing, and keeps all that it knows in variables: what a step raises, a StopIteration too, is passed on, and the next
+    step begins where that one began. goes_on: whether there is a next step then."""
 
     def register(function: Callable) -> Callable:
         for c in classes:
             REPLACED.set(function.__code__, c)
-        return goes_on(function)
+        STEPPED.set(function.__code__, goes_on)
+        return function
 
     return register
 
 
-def goes_on(function: Callable) -> Callable:
-    """Mark a function, with those in it, whose loops take items from iterators, as C does: `__iter__` may begin them anew."""
-    for code in (function.__code__, *(c for c in function.__code__.co_consts if isinstance(c, CodeType))):
-        OF_ITERATORS.set(code, True)
-    return function
-
-
 @replaces(itertools.chain)
 def chain(*iterables: Iterable) -> Iterator:
-    for iterable in iterables:
-        yield from iterable
+    return _chain(iter(iterables))
 
 
 @iterates(itertools.chain.from_iterable)
-def _chain(iterables: Iterator) -> Iterator:
-    for iterable in iterables:
-        yield from iter(iterable)
+def _chain(iterables: Any) -> Iterator:
+    active: Any = None
+    while active is not None or iterables is not None:
+        if active is None:
+            source, iterables = iterables, None  # at its end should this raise
+            iterable = next(source, END)
+            if iterable is END:
+                return
+            active, iterables = iter(iterable), source
+        item = next(active, END)
+        if item is END:
+            active = None
+        else:
+            yield item
 
 
 @replaces(itertools.chain.from_iterable)
@@ -51,22 +59,16 @@ def chain_from_iterable(iterable: Iterable) -> Iterator:
     return _chain(iter(iterable))
 
 
-@iterates(itertools.islice)
+@iterates(itertools.islice, goes_on=False)
 def _islice(iterator: Iterator, start: int, stop: int | None, step: int) -> Iterator:
     wanted, at = start, 0
     while True:
         while at < wanted:
-            for _ in iterator:
-                break
-            else:
-                return
+            next(iterator)
             at += 1
         if stop is not None and at >= stop:
             return
-        for item in iterator:  # noqa: B007
-            break
-        else:
-            return
+        item = next(iterator)
         at += 1
         wanted += step
         if stop is not None and wanted > stop:
@@ -101,8 +103,8 @@ def _bound(n: Any) -> Any:
 @iterates(itertools.count)
 def _count(start: Any, step: Any) -> Iterator:
     while True:
-        yield start
-        start += step
+        value, start = start, start + step
+        yield value
 
 
 @replaces(itertools.count)
@@ -130,10 +132,11 @@ def repeat(object: object, *args: int, **kwargs: int) -> Iterator:
 
 @iterates(itertools.cycle)
 def _cycle(iterator: Iterator) -> Iterator:
-    saved = []
-    for item in iterator:
+    saved, item = [], next(iterator, END)
+    while item is not END:
         saved.append(item)
         yield item
+        item = next(iterator, END)
     while saved:
         yield from saved
 
@@ -145,8 +148,8 @@ def cycle(iterable: Iterable) -> Iterator:
 
 @iterates(itertools.starmap)
 def _starmap(function: Callable, iterator: Iterator) -> Iterator:
-    for args in iterator:
-        yield function(*args)
+    while True:
+        yield function(*next(iterator))
 
 
 @replaces(itertools.starmap)
@@ -156,9 +159,7 @@ def starmap(function: Callable, iterable: Iterable, /) -> Iterator:
 
 @iterates(itertools.takewhile)
 def _takewhile(predicate: Callable, iterator: Iterator) -> Iterator:
-    for item in iterator:
-        if not predicate(item):
-            return
+    while predicate(item := next(iterator)):
         yield item
 
 
@@ -169,11 +170,11 @@ def takewhile(predicate: Callable, iterable: Iterable, /) -> Iterator:
 
 @iterates(itertools.dropwhile)
 def _dropwhile(predicate: Callable, iterator: Iterator) -> Iterator:
-    for item in iterator:
-        if not predicate(item):
-            yield item
-            break
-    yield from iterator
+    while predicate(item := next(iterator)):
+        pass
+    while True:
+        yield item
+        item = next(iterator)
 
 
 @replaces(itertools.dropwhile)
@@ -183,7 +184,8 @@ def dropwhile(predicate: Callable, iterable: Iterable, /) -> Iterator:
 
 @iterates(itertools.filterfalse)
 def _filterfalse(predicate: Callable, iterator: Iterator) -> Iterator:
-    for item in iterator:
+    while True:
+        item = next(iterator)
         if not (item if predicate is None else predicate(item)):
             yield item
 
@@ -195,8 +197,9 @@ def filterfalse(function: Callable, iterable: Iterable, /) -> Iterator:
 
 @iterates(itertools.compress)
 def _compress(data: Iterator, selectors: Iterator) -> Iterator:
-    for item, wanted in zip(data, selectors):
-        if wanted:
+    while True:
+        item = next(data)
+        if next(selectors):
             yield item
 
 
@@ -205,12 +208,13 @@ def compress(data: Iterable, selectors: Iterable) -> Iterator:
     return _compress(iter(data), iter(selectors))
 
 
-@iterates(itertools.pairwise)
+@iterates(itertools.pairwise, goes_on=False)
 def _pairwise(iterator: Iterator) -> Iterator:
-    for before in iterator:
-        for item in iterator:
-            yield before, item
-            before = item
+    before = next(iterator)
+    while True:
+        item = next(iterator)
+        yield before, item
+        before = item
 
 
 @replaces(itertools.pairwise)
@@ -218,17 +222,16 @@ def pairwise(iterable: Iterable, /) -> Iterator:
     return _pairwise(iter(iterable))
 
 
-@iterates(*newer(itertools, "batched"))
+@iterates(*newer(itertools, "batched"), goes_on=False)
 def _batched(iterator: Iterator, n: int, *, strict: bool = False) -> Iterator:
-    row = []
-    for item in iterator:
-        row.append(item)
-        if len(row) == n:
-            yield tuple(row)
-            row = []
-    if row and strict:
-        raise ValueError("batched(): incomplete batch")
-    if row:
+    while True:
+        row: list = []
+        while len(row) < n and (item := next(iterator, END)) is not END:
+            row.append(item)
+        if not row:
+            return
+        if strict and len(row) < n:
+            raise ValueError("batched(): incomplete batch")
         yield tuple(row)
 
 
@@ -244,14 +247,10 @@ def batched(iterable: Iterable, n: int, **named: bool) -> Iterator:
 
 @iterates(itertools.accumulate)
 def _accumulate(iterator: Iterator, func: Callable | None, *, initial: Any) -> Iterator:
-    total = initial
-    if initial is None:
-        for total in iterator:  # noqa: B007
-            break
-        else:
-            return
+    total = next(iterator) if initial is None else initial
     yield total
-    for item in iterator:
+    while True:
+        item = next(iterator)
         total = total + item if func is None else func(total, item)
         yield total
 
@@ -261,24 +260,20 @@ def accumulate(iterable: Iterable, func: Callable | None = None, *, initial: Any
     return _accumulate(iter(iterable), func, initial=initial)
 
 
-@iterates(itertools.zip_longest)
+@iterates(itertools.zip_longest, goes_on=False)
 def _zip_longest(*iterators: Iterator, fillvalue: Any) -> Iterator:
     sources: list[Iterator | None] = list(iterators)
     left = len(iterators)
     while left:
         row = []
         for i, source in enumerate(sources):
-            item = fillvalue
-            if source is not None:
-                for item in source:  # noqa: B007
-                    break
-                else:
-                    left -= 1
-                    if not left:
-                        return
-                    sources[i] = None
-                    item = fillvalue
-            row.append(item)
+            item = END if source is None else next(source, END)
+            if item is END and source is not None:
+                left -= 1
+                if not left:
+                    return
+                sources[i] = None
+            row.append(fillvalue if item is END else item)
         yield tuple(row)
 
 
@@ -289,29 +284,33 @@ def zip_longest(*iterables: Iterable, fillvalue: Any = None) -> Iterator:
 
 @iterates(itertools.groupby)
 def _groupby(iterator: Iterator, key: Callable | None) -> Iterator:
-    current, value, number = None, None, 0
+    current = value = wanted = END
+    number = 0
 
-    def step() -> bool:
+    def step() -> None:
         nonlocal current, value
-        for item in iterator:
-            value, current = item, item if key is None else key(item)
-            return True
-        return False
+        item = next(iterator, END)
+        if item is END:
+            raise StopIteration
+        current = item if key is None else key(item)
+        value = item
 
     def group(of: Any, mine: int) -> Iterator:
-        while number == mine and (of is current or of == current):
-            yield value
-            if number != mine or not step():
+        nonlocal value
+        while number == mine:
+            if value is END:
+                step()
+            if not (of is current or of == current):
                 return
+            item, value = value, END
+            yield item
 
-    if not step():
-        return
     while True:
-        wanted, number = current, number + 1
+        number += 1
+        while current is END or wanted is not END and (wanted is current or wanted == current):
+            step()
+        wanted = current
         yield wanted, group(wanted, number)
-        while wanted is current or wanted == current:
-            if not step():
-                return
 
 
 @replaces(itertools.groupby)
@@ -328,16 +327,15 @@ def tee(iterable: Iterable, n: int = 2, /) -> tuple[Iterator, ...]:
     return tuple([_branch(iterator, seen) for _ in range(n)])
 
 
-@goes_on
+@iterates()
 def _branch(iterator: Iterator, seen: list) -> Iterator:
     at = 0
     while True:
         if at == len(seen):
-            for item in iterator:
-                seen.append(item)
-                break
-            else:
-                return
+            item = next(iterator, END)
+            if item is END:
+                raise StopIteration
+            seen.append(item)
         at += 1
         yield seen[at - 1]
 
@@ -363,4 +361,6 @@ def count_of(a: Iterable, b: Any, /) -> int:
 
 # what tee and a group are cannot be made anew from outside
 STAYING.set(_branch.__code__, True)
-STAYING.set(next(c for c in _groupby.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "group"), True)
+_group = next(c for c in _groupby.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "group")
+STAYING.set(_group, True)
+STEPPED.set(_group, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import GeneratorType
 from typing import Any
 
+from .models import STEPPED
 from .values import Var
 
 
@@ -34,3 +35,8 @@ class GenVar(Var):
         self.call: tuple | None = None
         self.real: GeneratorType | None = None
         self.closable = True
+
+    @property
+    def steps(self) -> bool:
+        """Whether it stands for an iterator of C, which nothing can be sent or thrown into."""
+        return self.call is not None and self.call[0].code in STEPPED

@@ -16,7 +16,7 @@ POLYFILLS: dict = {}  # callable -> Python function that is inlined in its place
 BY_NAME: dict[tuple[str, str], object] = {}  # the same for (module, name) of Python functions that may not be imported here
 OPERATORS: dict[str, object] = {}  # the same for the names of torch's higher-order operators
 REPLACED: IdentityMap[Any] = IdentityMap()  # the code of a function of POLYFILLS -> what it stands for
-OF_ITERATORS: IdentityMap[bool] = IdentityMap()  # code whose loops go over iterators: their `__iter__` is not called again
+STEPPED: IdentityMap[bool] = IdentityMap()  # code that stands for a C iterator -> whether it goes on after an exception
 STAYING: IdentityMap[bool] = IdentityMap()  # code of functions that replace others while tracing, and must not leave a region
 
 

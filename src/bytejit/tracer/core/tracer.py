@@ -26,6 +26,7 @@ from .frame import Frame
 from .iterator_values import IterVar
 from .job import Job, Snapshot
 from .limits import Limits
+from .models import STEPPED
 from .numpy_values import ArrayVar
 from .python_types import python_type
 from .signals import Break, Raised
@@ -248,7 +249,7 @@ class Tracer:
         if isinstance(current, InstanceVar):
             with_context(e.exc, current)
         handler = frame.decoded.handlers[index]
-        if handler is None:
+        if handler is None or frame.code in STEPPED:  # 3.12 and later wrap a StopIteration in each generator's own handler
             try:
                 raise e
             finally:

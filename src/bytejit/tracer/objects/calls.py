@@ -25,7 +25,7 @@ from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.exceptions import left_generator
 from bytejit.tracer.core.frame import Frame, bind
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
-from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED
+from bytejit.tracer.core.models import BY_NAME, CALLED, MODELS, OPERATORS, POLYFILLS, REPLACED, STEPPED
 from bytejit.tracer.core.operations import is_torch_function
 from bytejit.tracer.core.signals import SIGNALS, Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -205,6 +205,7 @@ class Calls(Component):
         if gen.finished:
             return True, NONE
         frame = gen.frame
+        stood = gen.started, frame.ip, list(frame.stack)
         if not gen.started and not self.t.comparisons.is_same(value, NONE):
             raise self.t.raised(TypeError("can't send non-None value to a just-started generator"))
         if gen.started:
@@ -216,6 +217,9 @@ class Calls(Component):
         try:
             result = self.t.run(frame)
         except Raised as e:
+            if (goes_on := STEPPED.get(frame.code)) is not None:
+                gen.finished, (gen.started, frame.ip, frame.stack) = not goes_on, stood
+                raise
             gen.finished = True
             if issubclass(e.exc.cls, StopIteration):  # 3.11 wraps here, later versions in the generator's own code
                 raise Raised(left_generator(e.exc)) from None

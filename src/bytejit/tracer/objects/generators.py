@@ -28,7 +28,7 @@ def throw(t: Tracer, gen: GenVar, thrown: Raised) -> tuple[bool, Var]:
     try:
         if issubclass(thrown.exc.cls, GeneratorExit):
             close_iterator(t, inner)
-        elif isinstance(inner, GenVar):
+        elif isinstance(inner, GenVar) and not inner.steps:
             finished, value = throw(t, t.calls.moved(inner), thrown)
             if not finished:
                 return False, value
@@ -83,7 +83,8 @@ def close(t: Tracer, gen: GenVar) -> Var:
 def close_iterator(t: Tracer, v: Var) -> None:
     """Close the iterator that a closed generator delegates to, if it has a `close`."""
     if isinstance(v, GenVar):
-        close(t, v)
+        if not v.steps:
+            close(t, v)
     elif (method := t.attributes.getattr(v, "close", NULL)) is not NULL:
         t.calls.call(method, [], {})
 

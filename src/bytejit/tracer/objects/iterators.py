@@ -296,7 +296,7 @@ class Iteration(Component):
 
     def send(self, v: Var, value: Var) -> tuple[bool, Var]:
         """Takes one step of `yield from`. Returns (whether it is finished, the value yielded or returned)."""
-        if isinstance(v, GenVar):
+        if isinstance(v, GenVar) and not v.steps:
             return self.t.calls.resume(v, value)
         if isinstance(v, InstanceVar) and not self.t.comparisons.is_same(value, NONE):
             try:

@@ -7,29 +7,22 @@ from typing import NoReturn
 from bytejit.tracer.core.exceptions import chain, exception_var, matches
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.iterator_values import GenVar
-from bytejit.tracer.core.models import OF_ITERATORS
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, InstanceVar, Known, Var, is_object
+from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, InstanceVar, Known, is_object
 from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
 
 
 @handles("GET_ITER")
 def get_iter(t: Tracer, f: Frame, ins: Ins) -> None:
-    f.push(_iterator(t, f, t.pop(f)))
-
-
-def _iterator(t: Tracer, f: Frame, v: Var) -> Var:
-    """iter(v); an instance itself in code that has called iter() of it."""
-    v = t.values.real(v)
-    return v if isinstance(v, InstanceVar) and f.code in OF_ITERATORS else t.iteration.iter(v)
+    f.push(t.iteration.iter(t.values.real(t.pop(f))))
 
 
 @handles("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.pop(f)
-    f.push(value if isinstance(value, GenVar) else _iterator(t, f, value))
+    f.push(value if isinstance(value, GenVar) else t.iteration.iter(t.values.real(value)))
 
 
 @handles("FOR_ITER")
