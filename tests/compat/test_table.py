@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import functools
 import json
 import os
 import re
@@ -14,11 +16,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import bytejit
 from bytejit import api, verify
 from bytejit.common import caches
-from bytejit.compat import probes, table
+from bytejit.compat import checkpoint_frames, closures, probes, table
 from bytejit.compat.probes import BEGIN, PROBES, Probes, search_path
 from bytejit.guards import native_checker
 
@@ -75,6 +78,65 @@ def test_every_row_is_used_and_there() -> None:
     unused = [row.name for row in table.ROWS if row.probe in ("name", "use") and row.name.rstrip(".").split(".")[-1] not in words]
     assert not unused and not probes.missing(), (unused, probes.missing())
     assert len({row.name for row in table.ROWS}) == len(table.ROWS)
+
+
+def test_every_variable_that_is_read_of_a_closure_has_a_row() -> None:
+    rows = {row.name for row in table.ROWS if row.probe == "own"}
+    read = {f"{row.maker}.{name}" for row in closures.CLOSURES for name in row.names}
+    assert read <= rows and all(map(closures.known, closures.CLOSURES)) and checkpoint_frames._names_hold()
+    # by no other module: a closure is read by name through closures.py, and torch's own compiler's is in torch_controls.py
+    readers = {path.name for path in SRC.rglob("*.py") if "getclosurevars" in path.read_text()}
+    assert readers == {"checkpoint_frames.py", "torch_controls.py"}
+
+
+@functools.singledispatch
+def dispatched(x: object, y: torch.Tensor) -> torch.Tensor:
+    return y + 1
+
+
+@dispatched.register
+def _(x: int, y: torch.Tensor) -> torch.Tensor:
+    return y * 2
+
+
+@dataclasses.dataclass
+class Shown:
+    n: int
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_closures_with_other_names_are_not_read(monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
+    def f(x: torch.Tensor) -> tuple:
+        return dispatched(3, x), repr(Shown(2))
+
+    bytejit.reset()
+    closures.known.cache_clear()
+    if not found:
+        monkeypatch.setattr(closures, "_all_variables", lambda fn: {"other": fn})
+    got, want = bytejit.compile(f, backend="eager")(torch.ones(2)), f(torch.ones(2))
+    assert torch.equal(got[0], want[0]) and got[1] == want[1]
+    assert bool(bytejit.counters.total("breaks")) != found
+    closures.known.cache_clear()
+
+
+def checkpointed(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().exp() * x
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_checkpoint_whose_frames_are_not_found(monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
+    """Without the names, what is saved in it is eager's."""
+    bytejit.reset()
+    checkpoint_frames._names_hold.cache_clear()
+    if not holds:
+        monkeypatch.setattr(checkpoint_frames, "_held", lambda pack: {})
+    x, plain = (torch.linspace(-1, 1, 6).requires_grad_() for _ in range(2))
+    f = bytejit.compile(checkpointed, backend="aot_eager")
+    torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False).sum().backward()
+    checkpointed(plain).sum().backward()
+    torch.testing.assert_close(x.grad, plain.grad)
+    assert checkpoint_frames._names_hold() == holds
+    checkpoint_frames._names_hold.cache_clear()
 
 
 def ended(code: str) -> str:

@@ -22,9 +22,10 @@ from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
-from bytejit.common.checkpointed import Checkpointed, runs_again
+from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
 from bytejit.common.spared_hooks import sparing
+from bytejit.compat.checkpoint_frames import runs_again
 from bytejit.runtime.rollback import random_states
 
 from .freed import UNPACK, Freed, Held, errors_of, is_for_all, is_parted, not_asked_for

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,26 +37,3 @@ class Checkpointed(GraphCall):
     def contexts(self) -> Callable:
         """Returns the function that makes the context managers under which the part runs first, and again."""
         return self.options.get(CONTEXTS, torch.utils.checkpoint.noop_context_fn)
-
-
-# the code of torch's functions that run what they were given, and run it again as they were given it
-_RUNS = {f.__code__ for f in (CHECKPOINT, getattr(torch.utils.checkpoint, "_checkpoint_impl", None)) if f is not None}
-# owner: runs_again; size: the checkpoints whose backward pass is to come
-_SAME: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def runs_again(pack: Callable) -> bool:
-    """Whether the checkpoint whose hook this is runs the compiled code again that runs now. Where a checkpoint began within
-    compiled code (a module's hooks began it, torch.distributed's), it runs the original code again."""
-    held = inspect.getclosurevars(inspect.unwrap(pack)).nonlocals
-    if (again := held.get("target_frame_ref")) is not None:
-        return again() in _SAME
-    one, frame = held.get("frame"), sys._getframe(1)
-    while one is not None and frame is not None:
-        if frame.f_code in _RUNS:
-            steps = getattr(frame.f_locals.get("gen"), "gi_frame", None)
-            if steps is not None and steps.f_locals.get("new_frame") is one:
-                _SAME.add(one)
-                return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

@@ -1,6 +1,7 @@
 """The table of private interfaces: every name and memory layout of torch and CPython that no documentation promises.
 
 A row says why it is used, on which versions it was seen, how it is looked for, and what happens where it is not found.
+What torch's own compiler leaves on a program's objects has rows of its own: `NAMES` of common/torch_controls.py.
 tests/compat/test_table.py holds the table complete: a private name anywhere under src/ without a row fails it.
 """
 
@@ -99,6 +100,14 @@ TORCH = (
         without="such functions are not made by torch",
         versions="torch 2.15",
     ),
+    *_rows(
+        "whether a checkpoint runs compiled code again: its hooks and frames, read by name (checkpoint_frames.py)",
+        "_checkpoint_hook.frame _recomputation_hook.target_frame_ref checkpoint.gen "
+        "_checkpoint_without_reentrant_generator.new_frame",
+        prefix="torch.utils.checkpoint.",
+        probe="own",
+        without="what is saved within a checkpoint is eager's: graphs in it run through torch",
+    ),
     *_rows("whether torch lets a backward pass go through a reentrant checkpoint", "_is_checkpoint_valid", "torch.autograd."),
     *_rows("the operator of a public function, as graphs hold it", "_nn.linear _nn.pad _nn.scaled_dot_product_attention"),
     *_rows(
@@ -156,6 +165,13 @@ TORCH = (
         optim.radam._single_tensor_radam optim.radam._multi_tensor_radam optim.optimizer._get_value
         optim.optimizer._stack_if_compiling amp.GradScaler._maybe_opt_step""",
         prefix="torch.",
+    ),
+    *_rows(
+        "the function that torch spares its own compiler, in the closure of what stands for it (closures.py)",
+        "_compile._disable_dynamo.fn",
+        prefix="torch.",
+        probe="own",
+        without="calls of such functions break the graph",
     ),
     *_rows(
         "shapes of a user's operators",
@@ -289,6 +305,22 @@ PYTHON = (
         "_abc._abc_init _random.Random _thread.allocate_lock functools._convert heapq._siftdown heapq._siftup "
         "heapq._siftdown_max heapq._siftup_max",
         prefix="",
+        versions="3.11 to 3.14",
+    ),
+    *_rows(
+        "functions registered with a function of functools.singledispatch, in its closure (closures.py)",
+        "singledispatch.registry singledispatch.dispatch_cache",
+        prefix="functools.",
+        probe="own",
+        without="calls of such functions break the graph",
+        versions="3.11 to 3.14",
+    ),
+    *_rows(
+        "the function behind a repr that says '...' within itself, in its closure (closures.py)",
+        "recursive_repr.repr_running recursive_repr.user_function",
+        prefix="reprlib.",
+        probe="own",
+        without="the repr is followed as Python code",
         versions="3.11 to 3.14",
     ),
     Interface(

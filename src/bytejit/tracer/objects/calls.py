@@ -18,7 +18,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import DISABLED, loaded
-from bytejit.compat import numpy_types
+from bytejit.compat import closures, numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
@@ -117,7 +117,7 @@ class Calls(Component):
                     return handler(self.t, args, kwargs)
             if is_torch_function(fn.real):
                 return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
-            if fn.code is SPARED and special_cases.TORCH.made(fn.real):
+            if fn.code is SPARED and special_cases.TORCH.made(fn.real) and closures.known(closures.SPARED):
                 return self.call(fn.closure[fn.code.co_freevars.index("fn")].content, args, kwargs)
             if fn.code in REPR_ONCE and (found := self._repr_once(fn, args, kwargs)) is not None:
                 return found
@@ -142,7 +142,8 @@ class Calls(Component):
         """A repr that says "..." where it is asked within itself, taken for what it is around: an object that is within itself
         is not, it breaks the graph when it is too deep. None where a repr runs outside of the region, which only code of a
         repr sees."""
-        inside = {name: cell.content for name, cell in zip(fn.code.co_freevars, fn.closure)}
+        known = closures.known(closures.RECURSIVE_REPR)
+        inside = {name: cell.content for name, cell in zip(fn.code.co_freevars, fn.closure)} if known else {}
         running, function = inside.get("repr_running"), inside.get("user_function")
         if running is None or function is None or self.t.subscripts.length(running):
             return None

@@ -7,6 +7,7 @@ import types
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from bytejit.compat import closures
 from bytejit.guards.sources import Attr, CallOf, Ref, Source
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -36,7 +37,9 @@ def dispatched(t: Tracer, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) 
 
 def _chosen(t: Tracer, ask: types.FunctionType, source: Source, cls: type) -> Var:
     """The function for a class."""
-    kept = {n: c.cell_contents for n, c in zip(ask.__code__.co_freevars, ask.__closure__ or ())}
+    kept = closures.variables(ask, closures.SINGLE_DISPATCH)
+    if not kept:
+        raise Break("a function of functools.singledispatch, of a Python that keeps what is registered elsewhere")
     if any(getattr(v, "real", None) is kept["registry"] for v in t.effects.dirty.values()):
         raise Break("a function of functools.singledispatch that is called after the region has registered another")
     cache = kept["dispatch_cache"]
