@@ -211,3 +211,20 @@ def test_compiled_code_that_is_run_again():
         checkpoint(g, xs[1], use_reentrant=False).sum().backward()
         torch.testing.assert_close(xs[1].grad, xs[0].grad)
     assert not bytejit.counters.total("fallbacks")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_its_hooks_raise_in_compiled_code(backend):
+    """Compiled code that runs again is ended by an exception of the checkpoint's, as soon as all is there: not begun anew"""
+    plain, compiled = (by_hooks(nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3))) for _ in range(2))
+    compiled.load_state_dict(plain.state_dict())
+    f = bytejit.compile(compiled, backend=backend)
+    for n in (3, 5, 7, 3):
+        xs = [torch.linspace(-1, 1, 3 * n).view(n, 3).requires_grad_() for _ in range(2)]
+        for g, x in zip((plain, f), xs):
+            g(x).square().sum().backward()
+        torch.testing.assert_close(xs[1].grad, xs[0].grad)
+    for p, q in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad)
+    assert not [reason for reason in bytejit.counters["fallbacks"] if "raised" in reason]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.common import interrupts, logs, registry
+from bytejit.common import interrupts, logs, registry, special_cases
 from bytejit.common.errors import BadSetting, DeviceFault, Unsupported, note_place
 from bytejit.common.graph_info import Report
 from bytejit.common.options import Options
@@ -76,7 +76,8 @@ def exit_of_failed_graph(
 
     An exception of the program's own backend, or of its own Python code in a graph, reaches the program. Of Python code the
     original code raises it, where the region has other effects or may catch it (`runs_once` is False). An error of a GPU without
-    memory reaches the program where inputs may have been written by then. restore: calls that put back the state that the graph
+    memory reaches the program where inputs may have been written by then, and a checkpoint what its hooks raise: they count the
+    tensors that are saved, and would see them twice. restore: calls that put back the state that the graph
     set. report: the graph's; None where the region may catch errors.
     """
     doing = logs.ran_place(function.settings.backend)
@@ -88,6 +89,8 @@ def exit_of_failed_graph(
             return flat, point
         if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
             raise error  # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
+        if special_cases.CHECKPOINTS.made(type(error)):
+            raise error
         if report is not None and report.writes_early and isinstance(error, torch.OutOfMemoryError):
             raise error
         owner = owner_of(error)
