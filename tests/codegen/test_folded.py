@@ -10,8 +10,9 @@ from torch import fx, nn
 
 from bytejit.codegen.aten.rewrite import aten
 from bytejit.codegen.libraries import folded
-from bytejit.codegen.libraries.convolution import match_conv, match_conv_backward
+from bytejit.codegen.libraries.convolution import is_nhwc, match_conv, match_conv_backward
 from bytejit.codegen.libraries.convolution_times import time_backward, time_conv
+from bytejit.common.spec import Spec
 from bytejit.kernels import library
 
 KERNELS = [
@@ -104,3 +105,16 @@ def test_it_is_timed(bias: bool) -> None:
     tuner = RunsAll()
     times = time_conv(conv, tuner, library, packs=False)
     assert times is not None and {"conv_nhwc", folded.FOLDED} < set(tuner.ran)
+
+
+@pytest.mark.parametrize(("channels", "size", "step", "padding", "pixels"), KERNELS)
+def test_what_is_timed_computes_the_convolution(channels, size, step, padding, pixels) -> None:
+    """Its operands are made by the calls that are written into the graph."""
+    net, x = nn.Conv2d(channels, 5, size, step, padding).requires_grad_(False), torch.randn(2, channels, *pixels)
+    (conv,) = filter(None, map(match_conv, on_gpu(normalised(net, x)).nodes))
+    fold = folded.fold_of(conv)
+    assert fold is not None
+    for w in (net.weight, net.weight.to(memory_format=torch.channels_last)):
+        images, filters, bias = folded.operands(fold)(x, w, net.bias)
+        assert is_nhwc(Spec.of(images)) and is_nhwc(Spec.of(filters))
+        torch.testing.assert_close(folded.convolve(images, filters, bias), net(x), rtol=1e-4, atol=1e-5)

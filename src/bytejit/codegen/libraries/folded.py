@@ -20,7 +20,7 @@ from bytejit.codegen.aten.rewrite import aten, is_static, replace, spec_of
 from bytejit.common.spec import Spec, channels_last_stride
 
 from .convolution import ConvBackward, ConvNode
-from .patches import CallWriter
+from .written_calls import CallWriter, on_tensors
 
 FOLDED = "conv_folded"  # the name of this way among the rows of the library
 FEW = 8  # channels: with so many or more a library's own kernels serve
@@ -84,44 +84,7 @@ def moved(fold: Fold, x: Spec) -> int:
     return x.shape[0] * (x.shape[1] + fold.more) * fold.step[0] * fold.step[1] * rows * columns
 
 
-# ---- for timing ------------------------------------------------------------------------------------------------------------
-def _folded(x: torch.Tensor, around: tuple[int, ...], step: tuple[int, int]) -> torch.Tensor:
-    x = torch.nn.functional.pad(x, around)
-    n, channels, high, wide = x.shape
-    parts = x.reshape(n, channels, high // step[0], step[0], wide // step[1], step[1]).permute(APART)
-    return parts.reshape(n, high // step[0], wide // step[1], -1).permute(INNER)
-
-
-def operands(fold: Fold) -> Any:
-    """A function from the images and filters of a convolution, and what follows them, to those of the folded one."""
-
-    def make(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        images = _folded(x, fold.around_images(tuple(x.shape[2:])), fold.step)
-        return images, _folded(w, fold.around_filters(), fold.step), *rest
-
-    return make
-
-
-def backward_operands(fold: Fold) -> Any:
-    """The same of a backward pass, whose gradient has its channels innermost."""
-
-    def make(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return g.contiguous(memory_format=torch.channels_last), *operands(fold)(x, w)
-
-    return make
-
-
-def convolve(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """The folded convolution."""
-    return torch.conv2d(x, w, b)
-
-
-def weight_gradient(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The gradient of the folded filters."""
-    return aten.convolution_backward.default(g, x, w, None, *PLAIN, (False, True, False))[1]
-
-
-# ---- writing it into the graph -------------------------------------------------------------------------------------------
+# ---- operands of the folded convolution ----------------------------------------------------------------------------------
 def _fold(to: CallWriter, x: fx.Node, around: tuple[int, ...], step: tuple[int, int]) -> fx.Node:
     n, channels, high, wide = spec_of(x).shape
     high, wide, channels = high + around[2] + around[3], wide + around[0] + around[1], channels + around[5]
@@ -136,6 +99,30 @@ def _fold_both(to: CallWriter, fold: Fold, x: fx.Node, w: fx.Node) -> tuple[fx.N
     return images, _fold(to, w, fold.around_filters(), fold.step)
 
 
+# ---- for timing ------------------------------------------------------------------------------------------------------------
+def operands(fold: Fold) -> Any:
+    """A function from the images and filters of a convolution, and what follows them, to those of the folded one."""
+    both = on_tensors(lambda to, x, w: _fold_both(to, fold, x, w))
+    return lambda x, w, *rest: (*both(x, w), *rest)
+
+
+def backward_operands(fold: Fold) -> Any:
+    """The same of a backward pass, whose gradient has its channels innermost."""
+    both = on_tensors(lambda to, x, w: _fold_both(to, fold, x, w))
+    return lambda g, x, w: (g.contiguous(memory_format=torch.channels_last), *both(x, w))
+
+
+def convolve(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
+    """The folded convolution."""
+    return torch.conv2d(x, w, b)
+
+
+def weight_gradient(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The gradient of the folded filters."""
+    return aten.convolution_backward.default(g, x, w, None, *PLAIN, (False, True, False))[1]
+
+
+# ---- writing it into the graph -------------------------------------------------------------------------------------------
 def write(graph: fx.Graph, conv: ConvNode) -> None:
     """Replace a convolution that `fold_of` serves, and whose result has its channels innermost. Changes `graph`."""
     fold, node = fold_of(conv), conv.node

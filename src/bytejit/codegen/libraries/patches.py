@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import aten, call_before, contiguous, is_static, replace, spec_of
-from bytejit.common.spec import Spec, channels_last_stride, contiguous_stride
+from bytejit.codegen.aten.rewrite import aten, contiguous, is_static, replace, spec_of
+from bytejit.common.spec import channels_last_stride
 
 from .convolution import ConvBackward, ConvNode, is_nhwc, match_conv
+from .written_calls import CallWriter, on_tensors
 
 PATCHES = "conv_patches"  # the name of this way among the rows of the library
 APART = (0, 2, 4, 1, 3, 5)  # [images, channels, rows, rows of a patch, columns, columns of a patch] -> a patch after the other
@@ -65,34 +66,45 @@ def _is_plain(conv: ConvNode | ConvBackward) -> bool:
     return plain and spec_of(conv.x).device.type != "cpu"
 
 
+# ---- operands of the products ------------------------------------------------------------------------------------------
+def _patches(to: CallWriter, x: fx.Node, high: int, wide: int) -> fx.Node:
+    """The patches of images, one a row."""
+    (images, channels, down, across), (n, c, h, v) = spec_of(x).shape, spec_of(x).stride
+    split = images, channels, down // high, high, across // wide, wide
+    parts = to.call(aten.view.default, (x, list(split)), split, (n, c, h * high, h, v * wide, v))
+    return to.view(to.permute(parts, APART), images * split[2] * split[4], channels * high * wide)
+
+
+def _pixels(to: CallWriter, x: fx.Node) -> fx.Node:
+    """The pixels of images, one a row."""
+    images, channels, *sizes = spec_of(x).shape
+    return to.view(to.permute(x, (0, 2, 3, 1)), images * math.prod(sizes), channels)
+
+
+def _operands(to: CallWriter, x: fx.Node, w: fx.Node, transposed: bool) -> tuple[fx.Node, fx.Node]:
+    """The operands of the product that is a convolution: rows, and one filter a column."""
+    first, *_, high, wide = spec_of(w).shape
+    terms = math.prod(spec_of(w).shape[1:])
+    if transposed:
+        return _pixels(to, x), to.view(to.permute(w, (0, 2, 3, 1)), first, terms)
+    return _patches(to, x, high, wide), to.permute(to.view(w, first, terms), (1, 0))
+
+
 # ---- for timing ------------------------------------------------------------------------------------------------------------
 def operands(conv: ConvNode | ConvBackward) -> Any:
     """A function from the images, the filters and the bias of a convolution to the operands of its product. The bias is no
     part of it: as a rule a kernel adds it."""
-    (high, wide), transposed = spec_of(conv.w).shape[2:], conv.geometry["transposed"]
-
-    def make(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        images, channels, down, across = x.shape
-        if transposed:
-            return x.permute(0, 2, 3, 1).reshape(-1, channels), w.permute(0, 2, 3, 1).reshape(channels, -1)
-        parts = x.reshape(images, channels, down // high, high, across // wide, wide).permute(APART)
-        return parts.reshape(-1, channels * high * wide), w.reshape(w.shape[0], -1).t()
-
-    return make
+    return on_tensors(lambda to, x, w, *bias: _operands(to, x, w, conv.geometry["transposed"]))
 
 
 def products_backward(conv: ConvBackward) -> tuple[Any, Any]:
     """(the products of a backward pass, what makes their operands of the gradient, the images and the filters)."""
-    forward = operands(conv)
-
-    def prepare(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return g.permute(0, 2, 3, 1).reshape(-1, g.shape[1]), *forward(x, w)
 
     def products(g: torch.Tensor, rows: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         of_weight = torch.mm(g.t(), rows) if conv.mask[1] else None
         return torch.mm(g, w.t()) if conv.mask[0] else of_weight
 
-    return products, prepare
+    return products, on_tensors(lambda to, g, x, w: (_pixels(to, g), *_operands(to, x, w, False)))
 
 
 def moved(conv: ConvNode) -> int:
@@ -101,59 +113,23 @@ def moved(conv: ConvNode) -> int:
 
 
 # ---- writing it into the graph -------------------------------------------------------------------------------------------
-class CallWriter:
-    """Writes calls before a node; all have its dtype and device."""
-
-    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
-        self.graph, self.node, self.spec = graph, node, spec_of(node)
-
-    def call(self, target: object, args: tuple, shape: tuple, stride: tuple = (), kwargs: dict | None = None) -> fx.Node:
-        spec = Spec(shape, stride or contiguous_stride(shape), self.spec.dtype, self.spec.device)
-        return call_before(self.graph, self.node, target, args, spec, kwargs)
-
-    def dense(self, value: fx.Node) -> fx.Node:
-        own = spec_of(value)
-        if own == contiguous(own):
-            return value
-        return self.call(aten.clone.default, (value,), own.shape, kwargs={"memory_format": torch.contiguous_format})
-
-    def view(self, value: fx.Node, *shape: int) -> fx.Node:
-        """A dense value with other sizes."""
-        return self.call(aten.view.default, (self.dense(value), list(shape)), shape)
-
-    def permute(self, value: fx.Node, order: tuple[int, ...]) -> fx.Node:
-        own = spec_of(value)
-        shape, stride = (tuple(of[i] for i in order) for of in (own.shape, own.stride))
-        return self.call(aten.permute.default, (value, list(order)), shape, stride)
-
-    def patches(self, x: fx.Node, high: int, wide: int) -> fx.Node:
-        """The patches of images, one a row."""
-        (images, channels, down, across), (n, c, h, v) = spec_of(x).shape, spec_of(x).stride
-        split = images, channels, down // high, high, across // wide, wide
-        parts = self.call(aten.view.default, (x, list(split)), split, (n, c, h * high, h, v * wide, v))
-        return self.view(self.permute(parts, APART), images * split[2] * split[4], channels * high * wide)
-
-
 def write(graph: fx.Graph, conv: ConvNode) -> None:
     """Replace a convolution that `serves` names, and whose result has its channels innermost. Changes `graph`."""
-    node, x, w = conv.node, conv.node.args[0], conv.node.args[1]
+    node, transposed = conv.node, conv.geometry["transposed"]
     to = CallWriter(graph, node)
-    (images, channels, *sizes), (high, wide) = spec_of(x).shape, spec_of(w).shape[2:]
+    (images, _, *sizes), (high, wide) = spec_of(conv.x).shape, spec_of(conv.w).shape[2:]
     filters = spec_of(node).shape[1]
-    if conv.geometry["transposed"]:
+    rows, right = _operands(to, node.args[0], node.args[1], transposed)
+    count = spec_of(rows).shape[0]
+    if transposed:
         down, across = sizes
-        rows = to.view(to.permute(x, (0, 2, 3, 1)), images * down * across, channels)
-        right = to.view(to.permute(w, (0, 2, 3, 1)), channels, high * wide * filters)
-        result = to.call(aten.mm.default, (rows, right), (images * down * across, high * wide * filters))
+        result = to.call(aten.mm.default, (rows, right), (count, high * wide * filters))
         grid = to.permute(to.view(result, images, down, across, high, wide, filters), TOGETHER)
         whole = to.view(grid, images, down * high, across * wide, filters)
     else:
-        down, across = sizes[0] // high, sizes[1] // wide
-        rows = to.patches(x, high, wide)
-        right = to.permute(to.view(w, filters, channels * high * wide), (1, 0))
         target, args = (aten.mm.default, (rows, right)) if conv.b is None else (aten.addmm.default, (conv.b, rows, right))
-        result = to.call(target, args, (images * down * across, filters))
-        whole = to.view(result, images, down, across, filters)
+        result = to.call(target, args, (count, filters))
+        whole = to.view(result, images, sizes[0] // high, sizes[1] // wide, filters)
     shape = spec_of(node).shape
     replace(node, to.call(aten.permute.default, (whole, [0, 3, 1, 2]), shape, channels_last_stride(shape)))
 
@@ -167,9 +143,9 @@ def write_backward(graph: fx.Graph, conv: ConvBackward) -> None:
     rows = images * down * across
     for user in list(node.users):
         to = CallWriter(graph, user)
-        of_rows = to.view(to.permute(g, (0, 2, 3, 1)), rows, filters)
+        of_rows = _pixels(to, g)
         if user.args[1] == 1:
-            made = to.call(aten.mm.default, (to.permute(of_rows, (1, 0)), to.patches(x, high, wide)), (filters, terms))
+            made = to.call(aten.mm.default, (to.permute(of_rows, (1, 0)), _patches(to, x, high, wide)), (filters, terms))
             replace(user, to.view(made, filters, channels, high, wide))
         elif user.args[1] == 0:
             made = to.call(aten.mm.default, (of_rows, to.view(w, filters, terms)), (rows, terms))
