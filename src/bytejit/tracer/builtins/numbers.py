@@ -129,9 +129,10 @@ def round_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.divmod)
 def divmod_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     a, b = args
-    if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)):
+    own = any(isinstance(x, Known) and is_own_class(x.obj) for x in (a, b))  # its metaclass may have the operator
+    if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)) and not own:
         return t.operators.fold(divmod, a.obj, b.obj)
-    if not all(isinstance(x, (Known, SymVar)) for x in (a, b)):
+    if own or not all(isinstance(x, (Known, SymVar)) for x in (a, b)):
         return t.operators.binary("divmod", a, b)
     return SeqVar([t.operators.binary("floordiv", a, b), t.operators.binary("mod", a, b)], tuple)
 
@@ -164,12 +165,20 @@ def _own_text(t: Tracer, v: Var, methods: tuple[str, ...]) -> Var | None:
     for name in methods:
         found = class_attribute(t.type_of(v), name)
         if isinstance(found, types.FunctionType):
-            return t.calls.call(t.attributes.special(v, name), [], {})
+            return _text_of_method(t, v, name, [])
         if found is type.__repr__ and isinstance(v, Known):
             return t.operators.fold(found, v.obj)
         if found is not object.__str__:  # which asks for the repr
             break
     return None
+
+
+def _text_of_method(t: Tracer, v: Var, name: str, args: list[Var]) -> Var:
+    """The text that a special method of the program's returns."""
+    text = t.values.real(t.calls.call(t.attributes.special(v, name), args, {}))
+    if not issubclass(t.type_of(text), str):  # an error, in words of Python's own
+        raise Break(f"what {t.type_of(v).__name__}.{name} returned")
+    return text
 
 
 def _text(function: Callable, methods: tuple[str, ...]) -> None:
@@ -220,7 +229,7 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
     if isinstance(v, InstanceVar) or type(v) is Known and is_own_class(v.obj):
         if isinstance(class_attribute(t.type_of(v), "__format__"), types.FunctionType):
-            return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
+            return _text_of_method(t, v, "__format__", [spec])
         if issubclass(t.type_of(v), numpy_types.SCALAR):
             raise Break(f"format() of a {t.type_of(v).__name__}, a C object")
         if t.const(spec) == "":

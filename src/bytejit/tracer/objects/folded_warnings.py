@@ -30,9 +30,29 @@ def run_now(t: Tracer, function: Callable, args: tuple | list, kwargs: dict[str,
         function, args = bool.__invert__, (function.__self__, *args)  # type: ignore[attr-defined]
     if not args or type(function).__hash__ is None or not isinstance(args[0], MAY_WARN.get(function, ())):
         return function(*args, **kwargs)
+    return _told(t, lambda: function(*args, **kwargs))
+
+
+class _Index:
+    """An object whose `__index__` returns what it is given."""
+
+    def __init__(self, said: int) -> None:
+        self.said = said
+
+    def __index__(self) -> int:
+        return self.said
+
+
+def tell_of_index(t: Tracer, said: int) -> None:
+    """Warns as Python does of an `__index__` that returns an object of a subclass of int, as a bool is. Raises: Break."""
+    _told(t, lambda: operator.index(_Index(said)))
+
+
+def _told(t: Tracer, run: Callable[[], Any]) -> Any:
+    """run(); the warnings that it gives are the region's. Raises: Break where a warning is an error."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        result = function(*args, **kwargs)
+        result = run()
     for w in said:
         MODELS[warnings.warn](t, [Known(str(w.message)), Known(w.category)], {})
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import operator
+import sys
 import types
 from typing import Any
 
@@ -44,8 +45,9 @@ from .changing_keys import lacks, picked, picked_constant
 from .class_facts import class_attribute, class_lookup
 from .containers import elements, key_of, keys_source, real_length, set_part, sought_key
 from .external_lists import ExternalList, added
+from .folded_warnings import tell_of_index
 from .open_writes import ExternalDict
-from .own_methods import OF_SEQUENCES, answers, refused
+from .own_methods import OF_SEQUENCES, answers, refused, stand_in
 
 
 class Subscripts(Component):
@@ -71,6 +73,8 @@ class Subscripts(Component):
                 said = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {}))
                 if not issubclass(self.t.type_of(said), int):
                     raise self.t.raised(TypeError(f"__index__ returned non-int (type {self.t.type_of(said).__name__})"))
+                if self.t.type_of(said) is not int:
+                    tell_of_index(self.t, stand_in(said) if isinstance(said, InstanceVar) else self.t.const(said))
             return self.index(said)
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
 
@@ -305,6 +309,8 @@ class Subscripts(Component):
         length = self.index(v)
         if length < 0:
             raise self.t.raised(ValueError("__len__() should return >= 0"))
+        if length > sys.maxsize:
+            raise self.t.raised(OverflowError("cannot fit 'int' into an index-sized integer"))
         return length
 
     def length(self, v: Var) -> int:
