@@ -59,9 +59,9 @@ FUNCTION = f"{TracedFunction.__name__}Backward"
 
 
 class Results:
-    """What the forward graph returns, and how the program's outputs are made from it. Where a storage has one output, that
-    output is the result. Where it has several, the storage is the result, and the outputs are views of it, which are made where
-    autograd sees them.
+    """The results of the forward graph, and how the program's outputs are made from them. If a storage has one output, the
+    graph returns that output. If it has several, the graph returns the storage, and the outputs are made as views of it, so
+    that autograd knows them as views.
     """
 
     def __init__(self, rec: Recorder, flat: Sequence) -> None:

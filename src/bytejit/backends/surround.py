@@ -110,8 +110,8 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
 
 
 def without_autocast(gm: torch.fx.GraphModule, call: Callable) -> Callable:
-    """`call`, whose operations hold the casts of autocast already: run with autocast off, where it is on around the region
-    (what the region itself turns on is not on around `call`). Cost: 0.5 us a call, there only."""
+    """`call`, run with autocast off: the casts are in its operations already. This is needed only if autocast is on around
+    the region; autocast within the region is not on when `call` runs. Cost: 0.5 us a call, where it is needed."""
     return within(torch._C._DisableAutocast, call) if info_of(gm).autocast else call
 
 
@@ -169,8 +169,8 @@ def storage_of(x: Any) -> torch.UntypedStorage | None:
 
 
 def counted(call: Callable, aten: Aten) -> Callable:
-    """`call`, after which versions count the program's writes: those of the inputs that it writes, each once itself, and those of
-    what it makes."""
+    """`call`, with tensor versions set as eager would have left them: for each write of the program into an input, and for
+    the tensors that the call makes. (The call itself writes each input once.)"""
     made = {i: o.version for i, o in enumerate(aten.outputs) if isinstance(o, (OutputValue, Alias)) and o.version}
     return writes_counted(counting_made(call, made, aten.single) if made else call, aten)
 

@@ -86,9 +86,9 @@ def preserved(work: Callable, *args: Any) -> Any:
 def putting_back(before: Ambient, work: Callable, *args: Any) -> Any:
     """work(*args), and at its end the ambient state as it was `before`.
 
-    An interrupt (a signal handler that raises) may end any call of a Python function, that of `restore` too: then it is
-    called again, and the interrupt goes on. The calls stand nested, not in a loop: Python looks for signals where a
-    function begins and where it jumps back, so that within `except` none comes between two attempts.
+    A signal handler that raises may end any call of a Python function, `restore` included. Then `restore` is called again,
+    and the exception goes on. The calls are nested, not in a loop: Python runs signal handlers at the start of a function
+    and at backward jumps, so none runs between two attempts within `except`.
     """
     try:
         return work(*args)

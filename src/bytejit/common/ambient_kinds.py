@@ -91,7 +91,8 @@ def _write_mode_flags(values: tuple) -> None:
 
 
 def _read_overrides_off() -> tuple:
-    """Whether torch asks overrides; and a manager whose exit makes it so again, as often as it is called."""
+    """Whether torch calls overrides, and a context manager whose exit restores that state. The exit may be called several
+    times."""
     manager = _C.DisableTorchFunction()
     there_and_back = manager.__enter__, functools.partial(manager.__exit__, None, None, None)
     tuple(map(operator.call, there_and_back))  # one step of the interpreter: no interrupt in between

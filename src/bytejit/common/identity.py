@@ -13,9 +13,9 @@ V = TypeVar("V")
 class IdentityMap(Generic[V]):
     """Values by the identity of objects, which are held weakly where they take weak references, else strongly.
 
-    An entry is found by its very object only: it holds a reference that is compared at each look-up. So an entry whose
-    object died is never taken for that of another object at the same address, even when the callback that removes it
-    did not run (Python drops what such a callback raises: a KeyboardInterrupt, a RecursionError).
+    Each entry holds a reference to its object, which every look-up compares. So the entry of a dead object is never found
+    for another object at the same address, even if the callback that removes it did not run to its end (Python drops
+    exceptions of such callbacks, as a KeyboardInterrupt or a RecursionError).
     A value must not refer to its object, or neither of them ever dies.
     """
 

@@ -3,8 +3,8 @@
 Python runs the handler of a signal between any two instructions of the main thread. What a handler raises
 (KeyboardInterrupt, a timeout of the program's own) would leave the compiler between `__enter__` and the body of a `with`
 statement, between a lock and its `try`, between two stores that belong together. So within `uninterrupted` each handler
-of the program is replaced by a `Noted`, which only takes note. `poll`, called where the compiler can be left, runs the
-program's handlers, and what they raise passes through as `Interrupted`, which no `except Exception` stops. `interruptible`
+of the program is replaced by a `Noted`, which only takes note. `poll` is called where the compiler can stop. It runs the
+program's handlers; an exception of theirs goes on as `Interrupted`, which no `except Exception` catches. `interruptible`
 puts the program's handlers back for as long as the compiler runs code of the program that may take long (a backend).
 
 The handlers stay as they were (`signal.getsignal`, the flags of `sigaction`). Signals reach the main thread only; a

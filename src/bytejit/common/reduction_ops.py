@@ -24,7 +24,8 @@ class ReductionOp:
     of: which operands the rule serves: "any", "inexact" (floats, complex numbers), "floats", "real" (no complex numbers),
     "numbers" (real, no bools), "bools". For others torch's meta kernel infers or raises.
     empty: whether it takes a tensor without elements.
-    no_dims: what it does where it is given an empty list of dimensions: reduces "all" or "none", or eager has it "refused".
+    no_dims: the meaning of an empty list of dimensions: the op reduces "all" dimensions or "none", or eager raises an error
+    ("refused").
     keeps: it runs along one dimension and keeps the shape; what it makes is row-major.
     """
 

@@ -133,8 +133,8 @@ def key() -> str:
 
 
 def find(name: str) -> object:
-    """The object of a dotted name, MISSING where there is none. Imports no module: of one that is not imported yet it gives
-    what would import it, and its names are taken as there."""
+    """The object of a dotted name; MISSING if there is none. Only the top package is imported. For a submodule that is not
+    imported yet it returns the import spec: names below it are assumed to exist."""
     parts = name.split(".")
     found: object
     try:

@@ -77,7 +77,7 @@ def _is_composite(func: torch._ops.OpOverload) -> bool:
 
 
 def _same_storage_numel(m: Meta, other: Any) -> bool:
-    """Whether as many elements as one tensor's storage holds are those that the other's does."""
+    """Whether the storages of two tensors hold the same number of elements."""
     mine, its = (x.store.nbytes // x.dtype.itemsize for x in (m, other.m))
     return bool(mine == its)
 

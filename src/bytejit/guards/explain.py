@@ -54,9 +54,9 @@ def _is_dead(guard: Guard) -> bool:
 
 
 def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[Source, int]:
-    """The sizes, strides, numbers, texts and objects that differ on these arguments from what the entry's guards have:
-    TensorSize, TensorStride, or the value's own source. And those that were symbolic, where a condition on them does not hold.
-    With each what it was, where that is a size above 1; 0 for others."""
+    """What differs between these arguments and the values that an entry guards: sizes, strides, numbers, texts and objects.
+    Symbolic ones count if a condition on them fails. Returns {source: old size}; a source is a TensorSize, a TensorStride
+    or that of the value itself. The old size is 0 if it was not a size above 1."""
     frame = dict(zip(params, args))
     found: dict[Source, int] = {}
     for guard in rows:

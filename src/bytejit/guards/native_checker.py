@@ -151,8 +151,8 @@ CHECKER = Checker()
 
 @functools.cache
 def exchange_fill() -> int | None:
-    """Address of torch's function that fills a DLTensor; None where torch has none, or where a child process that read
-    memory as compiled guards do did not find what it should. Waits for that child, once a machine."""
+    """Address of torch's function that fills a DLTensor. None if this torch has none, or if the probe "layouts" failed. The
+    probe is a child process; it runs once on a machine, and this waits for it."""
     offered = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None
     return layouts.exchange_fill() if offered and not PROBES.failed("layouts") else None
 
@@ -160,9 +160,8 @@ def exchange_fill() -> int | None:
 def row(check: Any, neg_possible: bool = False) -> list[int] | None:
     """The words of a tensor's check (a TensorCheck); None when it must be made from Python.
 
-    From Python: other types and dtypes, what may be lazily negated (`is_neg`), and sizes
-    0 and 1
-    where this torch's table gives other strides for them than `stride()`.
+    These are checked from Python: other types and dtypes; tensors that may be lazily negated (`is_neg`); sizes 0 and 1, if
+    torch's table gives strides for them that differ from `stride()`.
     """
     c = check
     if c.type not in TYPES or c.dtype not in layouts.CODES or c.device is None or c.device.type not in DEVICES:

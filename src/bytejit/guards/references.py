@@ -29,9 +29,9 @@ PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {
 class Ref:
     """An object known by identity: held weakly where Python allows, so that no entry keeps user data alive.
 
-    Held strongly (`weak` is False): what takes no weak reference (dicts, tuples, lists, ...), and what an imported
-    module holds anyway under its own name (modules, module-level classes and functions), where a weak call would only
-    cost.
+    Two kinds are held strongly (`weak` is False): objects that take no weak reference (dicts, tuples, lists, ...), and
+    objects that live as long as their module (modules, module-level classes and functions), for which a weak reference
+    would only cost time.
     """
 
     __slots__ = ("getter", "ident", "label", "weak")

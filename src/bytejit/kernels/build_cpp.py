@@ -109,8 +109,8 @@ def build(units: Sequence[str], options: Options) -> Built:
 def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
     """Run the compiler on each unit, all at once, at most one a core at a time. Returns libraries by key.
 
-    A compiler that ended without a word on the unit (the system had no memory for it, somebody killed it) runs once more,
-    with no other beside it.
+    A compiler that ended without a message about the unit (it was killed, or the system had no memory) runs once more,
+    alone.
     """
     done: dict[str, bytes] = {}
     most, again = max(cpu().cores, 1), set()

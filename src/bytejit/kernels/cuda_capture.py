@@ -172,10 +172,10 @@ def allocating() -> Iterator[None]:
 
 # ---- outputs ----------------------------------------------------------------------------------------------------------
 class Outside:
-    """While a call is recorded: its outputs in memory of the allocator's own, not of the pool. made: that memory, by storage.
-    Keep it as long as the recording is replayed: what the call makes and does not return (what it writes into an input at its
-    end) lies there too. fault: tells of an index that a kernel of the call found out of range; None where none looks. pool: where
-    all else is; own: it is for this recording alone, and outputs stay where the call makes them."""
+    """Allocates the outputs of a call that is being recorded outside the pool, by torch's allocator. made: that memory, by
+    storage. Keep it as long as the recording is replayed: it also holds values that the call makes and does not return
+    (values that it writes into an input at its end). fault: reports an index out of range that a kernel found; None if no
+    kernel checks. pool: holds all other memory. own: the pool is for this recording alone; then outputs stay in it."""
 
     def __init__(self, stream: Any, pool: Pool, own: bool = False) -> None:
         self.stream, self.pool, self.own = stream, pool, own

@@ -188,9 +188,9 @@ class Param:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel on a device. function: the driver's handle; threads: of a block; shared: bytes of shared memory; early: it waits
-    for the previous kernel by itself, so in a row it is launched before that one has ended (a third less of the driver's
-    time)."""
+    """A kernel on a device. function: the driver's handle; threads: of a block; shared: bytes of shared memory; early: the
+    kernel waits for the previous one by itself. So in a row it is launched before that one has ended, which takes the
+    driver a third less time."""
 
     function: int
     threads: int

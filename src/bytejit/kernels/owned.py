@@ -216,8 +216,8 @@ def locked(at: int, name: str) -> Iterator[None]:
 
 
 def temporary_root() -> str:
-    """The folder for temporary ones: the system's, or /tmp where others could swap what is in that. Raises: Refused where they
-    could everywhere."""
+    """The folder in which temporary folders are made: the system's; if other users could replace files there, /tmp or
+    /var/tmp. Raises: Refused if they could in all of them."""
     import tempfile
 
     reasons = []

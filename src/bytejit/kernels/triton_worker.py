@@ -52,7 +52,8 @@ def forget_key() -> None:
 def unpacked(ptx: str) -> str:
     """PTX in which sums of two 16-bit numbers in one register are two sums.
 
-    LLVM packs index arithmetic so where it knows that all of it fits into 16 bits. ptxas (of CUDA 12.8, for sm_90) then takes
+    LLVM packs two sums of indices into one register if it knows that they fit into 16 bits. ptxas (of CUDA 12.8, for sm_90)
+    then takes
     the constant 1103 in `add.s16x2 sum, x, {1103, 0}` for 0 where the upper half of the sum is not used."""
     return PACKED_SUM.sub(
         r"{ .reg .b16 %bj<4>; mov.b32 {%bj0, %bj1}, \3; mov.b32 {%bj2, %bj3}, \4; "

@@ -178,8 +178,7 @@ class Tuner:
         return choice
 
     def _recall(self, key: str, candidates: Sequence[Candidate]) -> Choice | None:
-        """A choice that is known already; None where there is none, or where an older version stored it, which did not say how
-        sure it was."""
+        """A choice that is stored already. None if there is none, or if its candidate no longer exists."""
         found = (self.known or {}).get(key)
         if not isinstance(found, dict) or found.get("name") not in {c.name for c in candidates}:
             return None

@@ -27,7 +27,8 @@ __all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "follows_lines", "i
 
 
 class SiteCell(list):
-    """What a site tests: a list that has a hash, so that the code object that holds it has one as any code object has."""
+    """The list that a site tests. It can be hashed, so that the code object that has it among its constants can be hashed,
+    as every code object can."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]

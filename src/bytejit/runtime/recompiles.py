@@ -91,9 +91,9 @@ class Recompiles:
     def _limit_of(self, state: SiteState, changed: set[Any], options: Options) -> int:
         """Returns how many entries a site may have.
 
-        Where a number or a length keeps changing, a site behind others that have reached the limit gets fewer, and one entry
-        where they reached it by the same number. Else the length of a list that a loop goes over would bring one site after
-        the other to the limit, as the program goes on behind each."""
+        A site gets fewer if a number or a length keeps changing there and other sites have reached the limit already; it
+        gets one entry if the same number brought them there. Without this rule the length of a list in a loop would bring
+        one site after another to the limit."""
         before = [s for point, s in self.spent.items() if point != state.point.id]
         if not changed or not before:
             return options.recompile_limit

@@ -127,7 +127,8 @@ def total(first: Number, numbers: list[Number]) -> Number:
 
 
 def bits(function: Callable, a: Number, b: Number) -> Number:
-    """A bitwise operator of two ints, which become constants but where one is a mask of the lowest bits, or of all others."""
+    """A bitwise operator of two ints. The ints become constants, unless one of them is a mask of the lowest bits (as 0xff)
+    or of all other bits."""
     if isinstance(a.value, int):
         a, b = b, a
     mask = b.value

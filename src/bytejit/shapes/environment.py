@@ -225,7 +225,8 @@ class Env(Knowledge):
         return out
 
     def why_fixed(self, s: Any) -> tuple[Condition | None, Any]:
-        """The condition that made a symbol a constant, directly or through others that it equals, and where it was needed."""
+        """Why a symbol became a constant: (the condition, the place that needed it). The condition may be about symbols
+        that equal this one."""
         group = {s}
         found: tuple[Condition | None, Any] = None, None
         for (kind, _), (relation, where) in self.facts.items():

@@ -32,7 +32,8 @@ def sites_of(function: CompiledFunction) -> list[Site]:
 
 
 def last_line(function: CompiledFunction) -> int:
-    """The last line of a function's code; of a module's call, that of what it is named after, as far as it is indented."""
+    """The last line of a function's code. For a module's call it is the last line of the function that the region is named
+    after, found by its indentation."""
     if not function.unnamed:
         return max((line for *_, line in function.rewritten.original.co_lines() if line), default=function.where.line)
     first, n = function.where, function.where.line

@@ -73,8 +73,8 @@ def in_float64(gm: torch.fx.GraphModule, inputs: Sequence) -> list | None:
 
 
 def difference(got: object, eager: object, exact: object = None, tolerance: float | None = None) -> Difference | None:
-    """How a value is off; None when it is right: within the tolerance of the exact one (eager's where there is none), or at most
-    twice as far from it as eager's."""
+    """Compare a result. Returns None if it is right: its distance from the exact value is within the tolerance, or at most
+    twice that of eager's result. exact: eager's result if None."""
     if not isinstance(got, torch.Tensor) or not isinstance(eager, torch.Tensor):
         return None if type(got) is type(eager) and got == eager else Difference(f"is {got!r:.60}, in eager {eager!r:.60}")
     if (got.shape, got.dtype, got.device) != (eager.shape, eager.dtype, eager.device):

@@ -326,8 +326,8 @@ def effects_of(t: Tracer) -> tuple[str, ...]:
 
 
 def add_alias_guards(t: Tracer) -> None:
-    """Adds guards that an object which the region changes is none of the others that it read under another name, and that no two
-    tensor arguments, the likeliest aliases, are one."""
+    """Guard against aliases. An object that the region changes must not be the same as another object that it read. No two
+    tensor arguments may be the same object; they are the most likely aliases."""
     read = _by_type(t.by_id.values())
     for kind, changed in _by_type(t.effects.dirty.values()).items():
         if kind is not types.CellType and not issubclass(kind, torch.nn.Module):

@@ -126,7 +126,7 @@ def _only_written(aten: Aten, nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 def _copy_of(n: fx.Node) -> fx.Node | None:
-    """The one call that reads a value, where it is a copy of it on a GPU."""
+    """The call that copies a value to a GPU, if it is the only reader of the value; else None."""
     user = next(iter(n.users)) if len(n.users) == 1 else None
     if user is None or user.target is not torch.ops.aten._to_copy.default or _on_cpu(user) or spec_or_none(user) is None:
         return None

@@ -27,9 +27,10 @@ ALL, CAUSAL = "all", "causal"
 
 
 def without_known_mask(rec: GraphWriter, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments of a call; those of torch's attention without a mask that is not needed. One that gets a gradient stays. With
-    dropout on a GPU each of torch's kernels draws other numbers: there a mask goes only where the program asked whether it is
-    compiled, as then it is one that eager code does not make."""
+    """Drop the mask from a call of torch's attention if it has no effect. Returns the arguments of the call. A mask that
+    gets a gradient stays. So does a mask beside dropout on a GPU, because torch's kernels differ in the random numbers that
+    they draw; but it is dropped if the program asked whether it is compiled, because then eager code would not have made
+    it."""
     if function is not torch.nn.functional.scaled_dot_product_attention:
         return args, kwargs
     given = named(torch.ops.aten.scaled_dot_product_attention.default, args, kwargs)

@@ -142,8 +142,8 @@ def draws_of(node: fx.Node) -> bool:
 
 
 def fuse_draws(made: Aten) -> Aten:
-    """The graph with its draws within kernels; the same object where it has none that could be, or where a checkpointed part is
-    to draw again what it drew (`random_state`)."""
+    """Move the draws of random numbers into kernels. Returns the same object if no draw can be moved, or if a checkpointed
+    part has to repeat its draws (`random_state`)."""
     kept = any(n.target in (random_state.GET, random_state.SET) for n in made.graph.nodes)
     if kept or not any(map(draws_of, made.graph.nodes)):
         return made

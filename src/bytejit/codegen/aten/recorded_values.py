@@ -12,10 +12,10 @@ from bytejit.shapes import symbols
 
 
 class Root:
-    """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
-    in elements. `fake`: the tensor that came with it; others that are bound to it are views. `lazy`: what it views,
-    where it stands for a view that is conjugated or negated when it is read, and `lazy_version` the version of that;
-    `reshaped`: it was given another shape while it had views.
+    """One storage. node: its value; spec: how the node sees it. offset: where the value begins in the storage, in elements.
+    fake: the tensor that the storage was made for; other tensors bound to it are views. lazy: for a view that is conjugated
+    or negated on reading, the storage that it views; lazy_version: the version of that storage. reshaped: its shape was
+    changed while it had views.
     """
 
     __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "lazy_version", "reshaped", "bytes")

@@ -1,5 +1,5 @@
-"""How long sums of floats are accumulated. An f32 to which n floats are added one after another has an error of about sqrt(n)
-roundings of its last value, and of n roundings where one of the floats is far larger than the rest.
+"""How long sums of floats are accumulated. Adding n floats to an f32 one after another gives an error of about sqrt(n)
+roundings of the sum; of n roundings if one of the floats is far larger than the rest.
 
 Eager divides long sums into parts, and accumulates the moments of batch norms and scans in f64. Here a single accumulator is an
 f64: its additions wait for one another anyway. Accumulators of lanes and of columns are f32, since f64 would take twice as

@@ -86,7 +86,8 @@ class CudaSchedule:
     """How one kernel runs. mode: points, tiles, rows or split. tiles: the chosen one, then alternatives to time. single: a
     program takes one row, and its tile has one dim. looped: inner axes are a loop. wide: offsets are i64. parts: programs that
     share a row (split). spaces: the distinct inner axes of nests; their blocks are named R, R1, ... barriers: nests before
-    which the threads of a program are synchronised: these nests read what an earlier one stored, or overwrite what one read."""
+    which the threads of a program are synchronised, because the nest reads a buffer that an earlier nest stored, or
+    overwrites one that an earlier nest read."""
 
     mode: str
     tiles: tuple[Tile, ...]
@@ -233,8 +234,8 @@ def one_order(k: Kernel) -> Kernel:
 
 # ---- facts of a kernel --------------------------------------------------------------------------------------------
 def needs_wide(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether offsets may not fit i32: one reaches 2**31 elements, or so does what it is computed of, or a range of points,
-    or any of these is not known."""
+    """Whether offsets need i64. They do if an offset, a part of its formula or a range of points may reach 2**31, or if one
+    of these is not known."""
     for p in k.nests:
         if not known((*k.axes, *p.axes)) or max(points(p.axes), points(k.axes)) >= (1 << 31) - MARGIN:
             return True

@@ -75,7 +75,7 @@ class PlaceText:
         self.index = IndexText(sizes, letters.__getitem__, self.value)
 
     def value(self, e: Expr) -> str:
-        """The name of a value; statements for it and what it needs are written where they are missing."""
+        """The name of a value. Writes the statements that compute it and its operands, if they are not written yet."""
         for node in walk((e,)):
             if node not in self.names:
                 self.ranges[node] = self.range_of(node)

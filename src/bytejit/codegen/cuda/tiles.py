@@ -114,8 +114,9 @@ def looped_tiles(x: int, longest: int, again: tuple[int, int] | None) -> list[tu
 
 
 def turn_of_rows_read_again(longest: int, widths: list[int], machine: Machine) -> tuple[int, int]:
-    """(elements of an iteration, warps) of a program whose nests read a long row again. widths: bytes of an element of what is
-    read again."""
+    """Loop size for a program whose nests read a long row more than once. widths: bytes per element of the buffers that are
+    read again. Returns (elements per iteration, warps). If the rows of all programs fit into the cache, the loop is
+    narrower, so that they stay there."""
     if 2 * machine.threads * longest * sum(widths) > STAYS * machine.cache_bytes:
         return WIDE_LOOP
     wide = max(widths, default=4) > 2 or longest % TWO_NARROW_LOOPS[0] > longest // 8

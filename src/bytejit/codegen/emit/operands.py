@@ -172,7 +172,7 @@ class Operands:
         return self.bind(f"new_{of}_grad", GradMemory(new, self.maker(torch_dtype(b.dtype))((0,), (1,))))
 
     def find_old_grads(self) -> None:
-        """Print what looks for the gradients that die, where some output may be in the place of one."""
+        """Print the search for old gradients whose memory an output may take. Nothing is printed if no output may."""
         large = [i for i in self.replaced if self.is_large(self.plan.inputs[i])]
         if any(map(self.may_replace, (b for b in self.plan.buffers.values() if b.kind == "output"))):
             self.bind("old_grads", self.finder_of_old_grads())

@@ -61,7 +61,8 @@ def choose_each(
     decide: Callable[[Found], Way | None],
     apply: Callable[[Found, Way], None],
 ) -> None:
-    """Replace what `match` finds at a node as `apply(found, way)` does, where `decide(found)` names a way and is not None."""
+    """At each node, call `match`; if it finds something, `decide` chooses a way to compute it, and `apply` writes that into
+    the graph. `decide` returns None to leave the graph as it is."""
     for node in list(graph.nodes):
         found = match(node)
         if found is not None and (way := decide(found)) is not None:

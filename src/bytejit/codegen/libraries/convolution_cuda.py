@@ -45,7 +45,7 @@ class FusedConv:
 
 
 def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
-    """Fuses a convolution with what follows it into one call of cuDNN, where that is faster. Changes `graph`."""
+    """Fuse convolutions with the operations that follow them into one call of cuDNN, where that is faster. Changes `graph`."""
 
     def decide(found: list[FusedConv]) -> list:
         """The scales and shifts of each fused convolution, which are computed together."""
@@ -74,7 +74,8 @@ def _match(node: fx.Node) -> FusedConv | None:
 
 # ---- timing ----------------------------------------------------------------------------------------------------------------
 def _faster(f: FusedConv, tune: Any) -> bool:
-    """Whether the fused call, and what scales a weight that stays as it is, beats the plain one and a kernel behind it."""
+    """Whether the fused call is faster than a plain convolution followed by a kernel. The time to scale the weight, where
+    the call needs that, counts too."""
     geometry = (list(f.conv.geometry["stride"]), list(f.conv.geometry["padding"]), list(f.conv.geometry["dilation"]))
     groups, adds = f.conv.geometry["groups"], f.after.epilogue == "add_relu"
     scales = f.after.scale is not None and f.w is f.conv.w

@@ -131,8 +131,8 @@ def follow(found: FusedProduct) -> FusedProduct:
 
 
 def lead(found: FusedProduct) -> FusedProduct | None:
-    """The product with what alone leads to its first operand: act(x) * y, or one of them, cast. None where there is nothing,
-    or x and y would have to be made for it."""
+    """Let the product compute its first operand itself: act(x) * y, act(x) or x * y, with a cast. Returns None if the
+    operand is none of these, if something else reads it, or if x and y are not in memory yet."""
     node, y, prologue = found.x, None, ""
     while _alone(node) and node.target in VIEWS:
         node = node.args[0]
@@ -247,7 +247,8 @@ def _operands(found: FusedProduct) -> dict[str, Spec]:
 
 
 def _time(found: FusedProduct, tune: Any) -> tuple[float, Any] | None:
-    """(seconds that it saves, way) of the fastest way of our own, where it beats the library and kernels around it; else None."""
+    """Time our own kernels against the library's product with kernels around it. Returns (seconds saved, way) of the
+    fastest; None if the library is faster."""
     products, (rows, n, _) = tune.products, found.shape
     given, m = _operands(found), spec_of(found.m)
     extra = [name for name in ("b", "other", "y") if name in given]

@@ -278,7 +278,8 @@ def operand(graph: fx.Graph, node: fx.Node, given: fx.Node, lead: Shape) -> fx.N
 
 
 def mask_in_fours(graph: fx.Graph, node: fx.Node, mask: fx.Node, shape: Shape, lead: Shape) -> fx.Node:
-    """A mask of scores of a shape as one of [batch, heads, L, S], sizes of 1 where it has one value for all."""
+    """Reshape a mask to [batch, heads, L, S]. A dimension along which all values are equal has size 1. shape: of the scores
+    that the mask is for."""
 
     def view(t: fx.Node, *sizes: int) -> fx.Node:
         return t if spec_of(t).shape == sizes else infer_before(graph, node, aten.view.default, t, list(sizes))

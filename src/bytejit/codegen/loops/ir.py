@@ -163,8 +163,8 @@ class LoopNest:
         return frozenset(e.name for e in self.loads)
 
     def joined(self, other: LoopNest, axes: tuple[Axis, ...]) -> LoopNest:
-        """Returns one nest of both, over axes of the same names. It takes over what was found in the two, so that a nest which
-        grows part by part is not read again each time."""
+        """Join two nests over axes of the same names. The result keeps what was computed about both (loads, sources), so
+        that a nest that grows step by step is not analysed again at each step."""
         both = LoopNest(axes, self.stores + other.stores, self.reduces + other.reduces)
         if not both.reduces:
             both.__dict__["loads"] = tuple({id(e): e for e in (*self.loads, *other.loads)}.values())

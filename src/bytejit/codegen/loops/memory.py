@@ -99,8 +99,9 @@ def place(spans: dict[str, tuple[int, int, int]], block: int = 0, part: int = 0)
     """Returns where each group of temps lies, and the bytes of all. spans: bytes, first and last step of a group. The largest are
     placed first, each at the lowest offset that is free during its whole lifetime.
 
-    block: none lies across a multiple of it, but those that are larger and begin at one. Those that live longest come first then,
-    by parts of so many steps, so that blocks hold what dies at about the same time.
+    block: no group crosses a multiple of this many bytes, except larger ones, which begin at a multiple. With blocks, the
+    groups that live longest are placed first, so that a block holds groups that die at about the same time. part: the steps
+    within which lifetimes count as equal.
     """
     placed: list[tuple[int, int, int, int]] = []
     places: dict[str, int] = {}

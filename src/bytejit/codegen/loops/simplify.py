@@ -289,7 +289,8 @@ def may_raise_itself(e: Expr) -> bool:
 
 
 def passing(cons: Cons, e: Expr, args: tuple[Expr, ...], mask: Expr) -> tuple[Expr, ...]:
-    """The operands of an op that may raise, so that it does not where the mask is false: eager does not compute it there."""
+    """Operands of an op that may raise an error, changed so that it does not where the mask is false: eager does not
+    compute the op there."""
     if not may_raise_itself(e):
         return args
     at, value = table().by_name[e.name].raises or (0, 0)

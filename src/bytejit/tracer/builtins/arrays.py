@@ -175,8 +175,8 @@ class Arrays(Component):
         return [len(rows), *known[0][0]], [x for _, row in known for x in row]
 
     def as_index(self, v: ArrayVar) -> Var:
-        """A tensor for an array that indexes a tensor: torch takes it as one of int64 where it holds integers. Others, and
-        arrays without dims, stay as they are."""
+        """Convert an array that indexes a tensor into a tensor. Integers become int64, as torch has it. Arrays of other
+        dtypes, and arrays without dimensions, are returned unchanged."""
         if type(v) is TensorArrayVar and v.cls is not numpy_types.ARRAY:
             return v
         of = self.t.traced_arrays.tensor(v).fake if type(v) is TensorArrayVar else numpy_types.as_tensor(v.array)

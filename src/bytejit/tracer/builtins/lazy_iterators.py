@@ -1,7 +1,7 @@
 """itertools in Python, inlined in place of its C classes.
 
-Each takes from its sources when the C class does: what that does before the first item stands in a function, the rest in a
-generator that it calls, for a program sees the order where a source has effects or is read by others too.
+Each takes from its sources when the C class does: work before the first item is in a function, the rest in a generator that
+it calls. A program can see this order if a source has effects or is also read by others.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ END: Any = object()  # what next() gives at the end of a source
 
 
 def iterates(*classes: object, goes_on: bool = True) -> Callable:
-    """Register the generator that stands for a C iterator: called with the same arguments, the C class goes on as it does. It
-    catches nothing, and keeps all that it knows in variables: what a step raises, a StopIteration too, is passed on, and the next
-    step begins where that one began. goes_on: whether there is a next step then."""
+    """Register a generator function that replaces a C iterator; it takes the same arguments. It must catch no exception,
+    and keep its state in local variables: an exception of a step, StopIteration included, reaches the caller, and the next
+    step starts where the failed one started. goes_on: whether the C iterator can be asked again after an exception."""
 
     def register(function: Callable) -> Callable:
         for c in classes:

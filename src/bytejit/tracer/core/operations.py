@@ -153,9 +153,9 @@ def _hashable_in(obj: object) -> bool:
 
 
 def plainly_given(fn: object, args: list[Var], kwargs: dict[str, Var]) -> tuple[list[Var], dict[str, Var]]:
-    """Arguments of an operation as any graph can hold them: `from` is no name that the text of one can have (it is the first of
-    random_, uniform_), classes cannot be spelled in it, and torch's fakes refuse a `generator` of None where an overload has to
-    have one."""
+    """Arguments of an operation in a form that every graph can hold. `from` (of random_ and uniform_) is passed by
+    position: it is a keyword of Python, and cannot be a name in the graph's text. A class becomes the dtype that it stands
+    for. A `generator` of None is left out: torch's fakes refuse it for overloads that require one."""
     if any(type(a) is Known and isinstance(a.obj, type) for a in (*args, *kwargs.values())):
         args, kwargs = [_dtype_given(fn, a) for a in args], {k: _dtype_given(fn, v) for k, v in kwargs.items()}
     if "from" in kwargs and len(args) == 1:

@@ -55,8 +55,8 @@ class TooLong(Exception):
 
 
 class NotNow(Exception):
-    """This call is to run as it is, as what it does first is done once (a lazy module gets its parameters); a later one may
-    be compiled."""
+    """This call runs uncompiled, because it does something that is done only once (a lazy module creates its parameters).
+    Later calls may be compiled."""
 
 
 class NotLoaded(Exception):

@@ -63,8 +63,8 @@ def joined_by(between: str, *parts: str) -> str:
 def text_of(function: Callable[..., str], args: Sequence[Var], kwargs: Mapping[str, Var] | None = None) -> TextVar | None:
     """Returns the text that a pure function makes of values that change between calls.
 
-    None where no argument changes, where one is no number or text, and where the function raises, or may raise for other
-    values: the caller then treats the arguments as constants."""
+    Returns None in three cases: no argument changes; an argument is neither a number nor a text; the function raises, or
+    may raise for other values. The caller then treats the arguments as constants."""
     kwargs = kwargs or {}
     given = [*args, *kwargs.values()]
     if not any(map(changes, given)) or not all(map(is_plain, given)):

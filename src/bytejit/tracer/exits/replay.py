@@ -94,7 +94,8 @@ class SideEffectReplay(Reconstruction):
         ]
 
     def kinds_entered(self) -> tuple[ambient_kinds.Kind, ...]:
-        """The kinds of ambient state that the exit enters or leaves by one, so that no setter says what was there before."""
+        """The kinds of ambient state that the exit changes by entering or leaving one level. No setter of these says what
+        the state was before."""
         t = self.t
         names = {
             "function modes": t.devices or t.overrides.entered,

@@ -1,8 +1,8 @@
 """Functions under functools.lru_cache: their caches are asked while tracing, and again by the guard of the result.
 
-A first call with some arguments, which changes nothing that anyone else sees, is traced: where it returns a constant, the exit
-makes it; where it returns an object, tracing makes it, as the cache is to hold that very object. Another first call is left to
-the original code.
+A first call with some arguments is traced if it changes nothing that anyone else sees. If it returns a constant, the exit
+calls the function. If it returns an object, the object is created while tracing, because the cache must hold that very
+object. Other first calls are left to the original code.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class Calls(Component):
         return self.inline(fn, args, kwargs)
 
     def _repr_once(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-        """A repr that says "..." where it is asked within itself, taken for what it is around: an object that is within itself
-        is not, it breaks the graph when it is too deep. None where a repr runs outside of the region, which only code of a
-        repr sees."""
+        """Call the function behind a repr that guards against recursion (`reprlib.recursive_repr`, dataclasses). An object
+        that contains itself is not handled: it breaks the graph at the depth limit. Returns None if such a repr is already
+        running, outside of the region."""
         known = closures.known(closures.RECURSIVE_REPR)
         inside = {name: cell.content for name, cell in zip(fn.code.co_freevars, fn.closure)} if known else {}
         running, function = inside.get("repr_running"), inside.get("user_function")

@@ -116,8 +116,8 @@ def lacks(t: Tracer, container: DictVar, key: Var) -> bool:
 
 
 def _source_for(t: Tracer, container: Var, key: Var) -> Source | None:
-    """Where the key comes from, if it changes and the container has under it what it had before the region, or what was written
-    last."""
+    """The source of a key that changes between calls. None if the key does not change, or if the value under it is not
+    known: it is known if the region has not changed the container, or has written this key last."""
     if not changes(t, key) or not isinstance(container, (DictVar, SeqVar)) or not isinstance(container.real, KINDS):
         return None
     if container.source is None or isinstance(container.source, NAMESPACES):

@@ -182,7 +182,7 @@ class Comparisons(Component):
         )
 
     def _asked(self, name: str, v: Var, method: str, other: Var) -> Var | None:
-        """What the method of `v` returns; None where it has none, or where that returns NotImplemented."""
+        """The result of a comparison method of `v`. None if `v` has no such method, or if it returns NotImplemented."""
         if isinstance(other, InstanceVar) and not isinstance(v, InstanceVar) and not self._is_class(v):
             if (result := self.in_c(method, v, base_of(other))) is not None:
                 return result

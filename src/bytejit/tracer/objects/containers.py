@@ -65,8 +65,9 @@ def item_source(d: DictVar, key: object) -> Source:
 
 
 def is_unchanged(d: DictVar, key: object, value: Var) -> bool:
-    """Whether what a dict from outside has under a key is what it had, in every call that the guards let pass. That the two
-    are one object now does not tell: nothing may have looked at either, and in the next call they are two."""
+    """Whether a dict from outside still has its original value under a key, in every call that passes the guards. Comparing
+    the two objects is not enough: they may be one object in this call without a guard that says so, and two objects in the
+    next."""
     return type(value) is Lazy and value.source == item_source(d, real_key(key))
 
 

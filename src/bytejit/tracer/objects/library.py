@@ -195,8 +195,8 @@ CALLED[weakref.ReferenceType] = CALLED[weakref.KeyedRef] = _weak_call
 
 @models(weakref.ref)
 def weak_ref(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """A weak reference made in the region: what it refers to is in its slot `of`, what is called at the end of that in
-    `callback`. It is from outside then, and does not end within the region."""
+    """A weak reference made in the region. Its slot `of` holds the object, its slot `callback` the function to call when
+    the object dies. With a callback the object must come from outside: it then cannot die within the region."""
     args = [t.values.real(a) for a in args]
     callback = args.pop() if len(args) == 2 else NONE
     if (

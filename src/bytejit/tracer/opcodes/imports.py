@@ -1,7 +1,7 @@
 """Handlers: `import` within a function, and `importlib.import_module`.
 
-A module that is not loaded yet is loaded before the region, which is then traced again. Loading runs the program's code: it
-breaks the graph where the region has changed something that this code may see, and where it fails. Then the original code
+A module that is not loaded yet is loaded before the region, which is then traced again. Loading runs the program's code:
+the graph breaks if the region has changed something that this code may see, and if the import fails. Then the original code
 imports by itself.
 """
 

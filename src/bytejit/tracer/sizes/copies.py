@@ -1,6 +1,6 @@
 """Operations that return a view or a copy, as sizes have it: `x.transpose(1, 2).reshape(b, n, -1)` copies, unless n is 1.
 
-Which it is shows only where one of the two memories is written later, or where both leave the region. Until then that a
+The difference shows only if one of the two memories is written later, or if both leave the region. Until then that a
 size is not 1 is taken for granted without a condition; `resolve_copies` makes it one where it came to matter.
 """
 

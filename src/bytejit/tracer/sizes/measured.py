@@ -276,8 +276,8 @@ class Measured(Component):
         return not (self.measured.keys() - self.before).isdisjoint(relation.symbols())
 
     def write_requirements(self) -> None:
-        """The conditions on measured numbers as nodes, each as soon as what it needs is known. From here on, what is computed
-        before the graph is as other numbers are: the backend decides by it, and guards check that."""
+        """Write the conditions on measured numbers as nodes, each as early as its numbers are known. From here on, numbers
+        that are computed before the graph are ordinary ones: the backend may specialise on them, and guards check them."""
         if not self.measured:
             return
         self.t.sizes.environment().inside -= self.before

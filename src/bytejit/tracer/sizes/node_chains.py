@@ -37,8 +37,8 @@ UNSET = {"empty": ("zeros", "ones"), "empty_like": ("zeros_like", "ones_like"), 
 def nodes_behind(
     graph: torch.fx.Graph, last: torch.fx.Node, longest: int, accepts: Callable[[torch.fx.Node], bool]
 ) -> list[torch.fx.Node] | None:
-    """The nodes that a node's value takes, in the graph's order, with those that write into their tensors. None where `accepts`
-    returns False for one of them, where they are more than `longest`, or where it is not known what writes."""
+    """The nodes that a node is computed from, in the graph's order. Nodes that write into their tensors count too. Returns
+    None if `accepts` refuses one of them, if there are more than `longest`, or if the writers are not known."""
     found: dict[torch.fx.Node, None] = {}
     todo = [last]
     while todo:

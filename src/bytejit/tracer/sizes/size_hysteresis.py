@@ -26,8 +26,9 @@ class SizeHysteresis(Component):
         self.varying_shapes: dict[tuple, dict[int, int]] = {}  # shape now -> dimension that became a symbol: its hint
 
     def traced_sizes(self, shape: tuple, source: Source, fixed: Any) -> dict[int, int]:
-        """dimension -> the size that it is traced as, for those of a tensor from outside that are symbols without
-        a mark of the user or a change of their own, and for those that are 1 now."""
+        """The sizes that some dimensions of an input are traced with: {dimension: size}. It names dimensions that become
+        symbols although the user did not mark them and they have not changed themselves, and dimensions whose size is 1 in
+        this call."""
         d = self.t.sizes.dynamic
         if not d.changed:
             return {}

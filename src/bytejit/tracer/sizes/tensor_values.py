@@ -130,8 +130,8 @@ class TensorValues(Component):
         return value
 
     def _counts(self, tensors: list[TensorVar], nodes: list[torch.fx.Node], value: torch.Tensor) -> bool:
-        """Whether what is asked of a module's buffers has had so many values, each time that a trace asked for it, that the
-        program counts in them. A buffer may hold its next value as another tensor."""
+        """Whether the program counts in a module's buffers: the value computed from them was different in so many traces.
+        Each value may be in a new tensor."""
         asked, found = (*(called(n) for n in nodes if n.op != "placeholder"),), False  # each site has its own name for the buffer
         for x in tensors:
             if not isinstance(x.source, (ModuleBuffer, ModuleParam)) or (module := self.t.modules.get(x.source)) is None:

@@ -129,8 +129,8 @@ class Backward(Component):
         return found.items if isinstance(found, SeqVar) else [NONE] * len(inputs)
 
     def run(self, function: Callable, args: list[Var]) -> Var:
-        """A pass as a node of the graph. Raises: Break; CannotReconstruct where an earlier one has freed what it needs, of which
-        torch is to say so."""
+        """A backward pass as a node of the graph. Raises: Break; CannotReconstruct if an earlier pass has freed the history
+        that this one needs: the original code then runs, and torch raises its error."""
         try:
             found = self.t.tensors.call_tensor_op(function, args, {})
         except Break as e:

@@ -47,8 +47,8 @@ def viewed(node: fx.Node) -> fx.Node | None:
 
 
 def of_hidden(t: Tracer, v: TensorVar) -> TensorVar:
-    """A value that is conjugated when it is read: where the graph does not show what it views, as a view of what it shows. Its
-    bit is known then, and backends return such views."""
+    """A value that is conjugated when it is read, as a view of a tensor in the graph. If it is not one yet, a conjugated
+    copy is made, and its view is returned. Then the conjugate bit is known, and backends can return the view."""
     given = v.node.all_input_nodes if v.node is not None else []
     shown = [n.meta["val"] for n in given if isinstance(n.meta.get("val"), Fake)]
     if any(x.m.store is v.fake.m.store for x in shown):

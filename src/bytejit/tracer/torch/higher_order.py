@@ -116,7 +116,8 @@ class WhileLoop(GraphCall):
 
 @models(loop)
 def loop_node(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """The node of a loop. Raises: Break where what it carries does not stay as it is, or it does more than return."""
+    """The node of a loop. Raises: Break if shapes or dtypes of the carried values change, or if the loop's functions have
+    side effects."""
     given = t.iteration.iterate(args[2])
     carried = [v for v in map(t.values.real, given) if isinstance(v, TensorVar)]
     if len(carried) != len(given):

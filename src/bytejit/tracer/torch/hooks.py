@@ -34,7 +34,8 @@ def register_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _registering(v: Var) -> Callable:
-    """What registers a hook: on what an operation with one result made, that is called only where eager comes to it."""
+    """The function that registers a hook. For the result of an operation with a single result the hook is called only if
+    eager's backward pass reaches it."""
     node = v.fake.grad_fn if isinstance(v, TensorVar) else None
     return torch.Tensor.register_hook if node is None or len(node._input_metadata) > 1 else spared_hooks.register
 

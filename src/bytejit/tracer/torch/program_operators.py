@@ -34,8 +34,8 @@ class ProgramOperators(Component):
         self.late: list[tuple[Reach, int]] = []  # finalizers that run when the region ends, and the steps that let them
 
     def called(self, fn: Any, name: str) -> None:
-        """Before a call becomes a node. Raises: Break where the operator's code may see what the region has changed, or change
-        what the region knows."""
+        """Check an operator of the program before its call becomes a node. Raises: Break if the operator's code may read an
+        object that the region has changed, or change one that the region has read."""
         if not is_program_code(fn) or is_torch_python(fn):
             return
         reach = self.reaches.get(fn)

@@ -28,7 +28,8 @@ from bytejit.common.spec import contiguous_stride
 
 
 def place_writes(loops: Loops) -> Loops:
-    """The same program, in which no store has `over`."""
+    """Give each update its memory: write it into the buffer that it changes, or into a copy. In the result no store has
+    `over`."""
     if not any(map(updates, loops.steps)):
         return loops
     place = InplaceUpdates(loops)

@@ -103,7 +103,9 @@ def find_cuts(loops: Loops, sizes: dict[str, Any]) -> Cuts:
 
 
 def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None, d: int) -> None:
-    """Collects what follows from the coordinate `c` of dimension `d`. b: the buffer, where it is one of the loops'."""
+    """Note where one coordinate divides an axis or a dimension. c: the coordinate, of dimension `d` of a buffer. b: the
+    buffer, None if it is not one of the program's. An axis that runs over a whole dimension is cut wherever the dimension
+    is. Divisions and remainders cut the axis that they divide."""
     if (axis := ix.only_axis(c)) is not None:
         if b is not None and b.kind in ("temp", "output") and sizes[axis] == b.shape[d]:
             cuts.union((b.name, d), axis)

@@ -75,8 +75,8 @@ def nll_loss_forward(ctx: Lowering, x: Value, target: Value, weight: Any, reduct
 def nll_loss_backward(
     ctx: Lowering, g: Value, x: Value, target: Value, weight: Any, reduction: int, ignore: int, total: Value
 ) -> Value:
-    """-g * weight at each row's class, 0 elsewhere: computed at every class, so that what reads it need not have it stored. The
-    forward pass has refused targets that are out of range."""
+    """-g * weight at the class of each row, 0 elsewhere. It is computed at every class, so that a reader can compute it
+    instead of loading it. Targets out of range were refused by the forward pass."""
     rows, acc = Targets(ctx, x, target, weight, ignore), acc_dtype(x.dtype)
     rows.check()
 

@@ -1,8 +1,8 @@
 """Rows of torch's recurrent layers. A library runs all steps of a layer in one call, forward or backward.
 
-oneDNN's forward pass keeps what its backward pass reads, a workspace in a form of its own, only where gradients are on as
-it runs. A compiled graph runs with gradients off, so the layer that is to go backward is an op of its own:
-`bytejit.recurrent_layer`. Its size is the library's: no shape rule knows it.
+oneDNN's forward pass stores the workspace that its backward pass reads only if gradients are on while it runs. The workspace
+has a format of its own, and a size that only the library knows: no shape rule does. A compiled graph runs with gradients off,
+so the layer that is to go backward is an op of its own: `bytejit.recurrent_layer`.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ def read_by_points(found: Between, d: int, reach: float) -> list[tuple[int, ...]
 
 
 def around(n: int, m: int, reads: list[tuple[int, ...]]) -> tuple[int, int, bool]:
-    """(first, count, every): pixel i is read by points from i * m // n + first on, `count` at most; every: by all of those that
-    are points. reads: of each point, its pixels."""
+    """Which points of the result read a pixel. reads: the pixels that each point reads. Returns (first, count, every):
+    pixel i is read only by points from i * m // n + first on, at most `count` of them. every: all of these points (that
+    exist) read it."""
     points: list[list[int]] = [[] for _ in range(n)]
     for o, own in enumerate(reads):
         for i in own:

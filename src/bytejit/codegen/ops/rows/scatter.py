@@ -245,8 +245,9 @@ def _window(
     own: Callable[[tuple], tuple],
     mask: Callable[[tuple], Expr | None],
 ) -> Value:
-    """x with src over the window whose point c lies at into(c). Nothing to do where src is that window of what x became; one
-    kernel over src where the program writes a small part; else at each point of x where mask(coords) holds own(coords) of src."""
+    """Write src into a window of x; point c of src goes to into(c) of x. There are three ways. If src is that window of x
+    already, written in place, nothing is computed. If the window is a small part of x, a kernel over the points of src
+    writes it. Else a kernel over the points of x reads src at own(coords) where mask(coords) holds, and x elsewhere."""
     there = ctx.view(replace(x, buffer=src.buffer), src.shape, into)
     before = src.buffer
     while (before, src.map) in ctx.lineage:
