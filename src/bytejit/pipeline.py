@@ -175,7 +175,7 @@ def _entry_of(
     entry = _build(function, state, found, options, where)
     if found.exit_point is not None:
         function.sites.arm_after(found.exit_point)
-    inspection.note_region(found, function.named, where, point, entry, function.rewritten, time.perf_counter() - began, options)
+    inspection.note_region(found, function, point, entry, time.perf_counter() - began, options)
     return entry
 
 

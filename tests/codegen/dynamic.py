@@ -93,7 +93,7 @@ def compiled(
         aten = choose(aten)
     target = cpu_machine(threads)
     plan = check_plan(schedule(check_loops(fuse(check_loops(lower(aten)))), target))
-    made = compile_plan(plan, config.current, aten.constants, aten.outputs, aten.single)
+    made = compile_plan(plan, config.current, aten)
     names = tuple(n.target for n in gm.graph.nodes if n.op == "placeholder")[: len(fakes) - len(args)]
     padded = tuple((*names_of, *(None,) * (t.dim() - len(names_of))) for t, names_of in zip(args, dims))
     return Dynamic(made, aten, env, names, padded)

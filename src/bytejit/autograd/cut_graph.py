@@ -130,7 +130,8 @@ def parts_between(
         outputs = dict.fromkeys(n for n in (*wanted, *later) if n in group)
         casts = [n for g in groups[:k] for n in g if n.target in AUTOCAST]
         if any(n.target is not SET_GRAD for n in group):
-            parts.append(part_of(gm, group, list(outputs), mode, casts, any(group is g for g in plain), grown, outside))
+            part = part_of(gm, [*casts, *group], list(outputs), mode, grown, outside)
+            parts.append(replace(part, plain=True) if any(group is g for g in plain) else part)
         mode = next((n.args[0] for n in reversed(group) if n.target is SET_GRAD), mode)
         if found is not None and not by_torch.isdisjoint(group):
             grown = frozenset(found.new)
@@ -188,14 +189,12 @@ def part_of(
     calls: Sequence[fx.Node],
     outputs: Sequence[fx.Node],
     mode: bool,
-    casts: Sequence[fx.Node],
-    plain: bool,
     grown: Set[fx.Node],
     outside: Set[fx.Node],
 ) -> CutPart:
-    """The calls as a graph of their own. mode: whether gradients are on at its start. casts: the calls before it that set
-    autocast, which are made again. grown: inputs that now need a gradient. outside: values that not only other parts see."""
-    calls = [*casts, *numbers_for(calls), *calls]
+    """The calls as a graph of their own. mode: whether gradients are on at its start. grown: inputs that now need a gradient.
+    outside: values that not only other parts see."""
+    calls = [*numbers_for(calls), *calls]
     own, graph, env = set(calls), fx.Graph(), {}
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     numbers = [n for n in placeholders if symbols.is_symbolic(n.meta.get("val"))]  # shapes may have any of them
@@ -223,7 +222,7 @@ def part_of(
         new_grads=(),
         inner=frozenset(i for i, n in enumerate(outputs) if n not in outside),
     )
-    return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs), plain)
+    return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs))
 
 
 def run_by_torch(part: CutPart) -> Callable:

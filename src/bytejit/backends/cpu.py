@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
 import torch
 
-from bytejit.codegen.aten.graph import Aten, Out
+from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.cpu.emit import CppSource, emit_cpp
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit.call import CallPrinter
@@ -53,14 +53,11 @@ def printed(plan: Plan) -> CppSource:
 def compile_plan(
     plan: Plan,
     options: Options,
-    constants: Sequence[Any] = (),
-    outs: Sequence[Out] | None = None,
-    single: bool = False,
+    aten: Aten | None = None,
     source: CppSource | None = None,
-    replaced: Sequence[int] = (),
 ) -> CompiledGraph:
-    """Build a plan. constants, outs, single: as `Aten` holds them; without outs `call` returns the flat tuple of the
-    plan. source: `printed(plan)` where it is there already. replaced: inputs whose `.grad` dies at the end of the call.
+    """Build a plan. aten: the graph that it is of; without it `call` returns the flat tuple of the plan. source:
+    `printed(plan)` if it is there already.
 
     `call` must run without gradients: library calls write into planned memory. Raises: NoCompiler, BuildFailed.
     """
@@ -68,7 +65,10 @@ def compile_plan(
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
     own = {name: f for library in OWN_LIBRARIES for name, f in library.built.items()}
-    made = CallPrinter(plan, source, runs, constants, own, replaced).print(outs, single)
+    if aten is None:
+        made = CallPrinter(plan, source, runs, overrides=own).print(None, False)
+    else:
+        made = CallPrinter(plan, source, runs, aten.constants, own, aten.old_grads()).print(aten.outputs, aten.single)
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )
@@ -113,4 +113,4 @@ class CpuTarget(Target):
         return printed(plan)
 
     def launch(self, plan: Plan, source: CppSource, aten: Aten) -> CompiledGraph:
-        return compile_plan(plan, self.options, aten.constants, aten.outputs, aten.single, source, aten.old_grads())
+        return compile_plan(plan, self.options, aten, source)

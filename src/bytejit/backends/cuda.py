@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any
 
 import torch
 
 from bytejit.codegen.aten.cpu_numbers import numbers_on_gpu
-from bytejit.codegen.aten.graph import Aten, Out
+from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.cuda.call import CudaPrinter, rows_of
 from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.cuda.main import runnable
@@ -93,18 +92,15 @@ def compile_plan_cuda(
     plan: Plan,
     device: torch.device,
     options: Options,
-    constants: Sequence[Any] = (),
-    outs: Sequence[Out] | None = None,
-    single: bool = False,
+    aten: Aten | None = None,
     source: TritonSource | None = None,
-    replaced: Sequence[int] = (),
 ) -> CompiledGraph:
-    """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. constants, outs, single: as `Aten` holds them. source:
-    `printed(plan, device)` where it is there already. replaced: inputs whose `.grad` dies at the end of the call.
+    """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. aten: the graph that it is of; without it `call`
+    returns the flat tuple of the plan. source: `printed(plan, device)` if it is there already.
 
     `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
     """
-    if replaced and device.type == "cuda":
+    if aten is not None and aten.old_grads() and device.type == "cuda":
         other_streams.interposed()
     source = source or printed(plan, device)
     rows = rows_of(plan, source)
@@ -119,7 +115,8 @@ def compile_plan_cuda(
         cached = built.cached == built.kernels
     else:
         pairs, seconds, cached = [], 0.0, True
-    made = CudaPrinter(plan, rows, pairs, device, source.scratch, constants, replaced).print(outs, single)
+    printer = CudaPrinter(plan, rows, pairs, device, source.scratch, aten)
+    made = printer.print(None, False) if aten is None else printer.print(aten.outputs, aten.single)
     stats = Stats(
         source.kernels,
         len(rows),
@@ -190,9 +187,7 @@ class CudaTarget(Target):
         return printed(plan, self.device)
 
     def launch(self, plan: Plan, source: TritonSource, aten: Aten) -> CompiledGraph:
-        return compile_plan_cuda(
-            plan, self.device, self.options, aten.constants, aten.outputs, aten.single, source, aten.old_grads()
-        )
+        return compile_plan_cuda(plan, self.device, self.options, aten, source)
 
     def smaller(self, error: Exception) -> Target | None:
         """The same with smaller tiles, once; then nothing: the graph runs through torch, counted."""

@@ -32,7 +32,7 @@ class TracedPasses:
     grads: tuple[int, ...]
     saved: frozenset[int]
     marked: tuple[int, ...]
-    materialize: bool
+    materialize: bool = True  # a gradient that is not defined is zeros to the backward pass
     holds: Callable[[], bool] | None = None
 
 

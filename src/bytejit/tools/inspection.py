@@ -15,6 +15,7 @@ from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.graph_script import graph_file, read_only
 from bytejit.common.options import Options
 from bytejit.common.where import Where
+from bytejit.runtime.function import CompiledFunction
 from bytejit.runtime.region_names import Named
 
 if TYPE_CHECKING:
@@ -134,12 +135,11 @@ def note_empty(found: Trace, named: Named, where: Where, point: int) -> None:
         record.regions.append(_region(found, named, where, point, 0.0))
 
 
-def note_region(
-    found: Trace, named: Named, where: Where, point: int, entry: Any, rewritten: Any, seconds: float, options: Options
-) -> None:
+def note_region(found: Trace, function: CompiledFunction, point: int, entry: Any, seconds: float, options: Options) -> None:
     """Tell recordings, logs and the debug folder about a region that was compiled."""
+    where = function.place(point)
     if _RECORDINGS:
-        region = _region(found, named, where, point, seconds)
+        region = _region(found, function.named, where, point, seconds)
         for record in _RECORDINGS:
             record.regions.append(region)
     if found.graph is not None and logs.wanted("graph", options):
@@ -150,7 +150,7 @@ def note_region(
         logs.log("code", entry.text, where, options)
     dump = debug.region(options, where, point)
     if dump:
-        write_stages(dump, rewritten, found, entry, where)
+        write_stages(dump, function.rewritten, found, entry, where)
     if found.graph is not None:
         report, tell = report_of(found.graph), partial(note_stages, dump, where, options)
         tell(report.stages)

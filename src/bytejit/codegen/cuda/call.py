@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.emit import common
 from bytejit.codegen.emit.call import CallPrinter
 from bytejit.codegen.emit.call_source import FAULTS
@@ -146,7 +147,7 @@ def gpu_arena(size: int, views: Sequence[tuple], device: torch.device) -> Callab
 
 class CudaPrinter(CallPrinter):
     """Prints one plan for a device; the CPU stands for Triton's interpreter. rows: `rows_of(plan, source)`; runs: (run,
-    unaligned) of each; scratch: `source.scratch`."""
+    unaligned) of each; scratch: `source.scratch`; aten: the graph that the plan is of."""
 
     def __init__(
         self,
@@ -155,13 +156,13 @@ class CudaPrinter(CallPrinter):
         runs: Sequence[tuple[Callable, Callable]],
         device: torch.device,
         scratch: Any,
-        constants: Sequence[Any] = (),
-        replaced: Sequence[int] = (),
+        aten: Aten | None = None,
     ) -> None:
         self.device, self.scratch = device, scratch
         self.blocks = blocks_of(plan, scratch)
         self.in_use: dict[int, list[str]] = {}  # block -> the locals that hold it
         self.typed: dict[str, str] = {}  # local that holds memory as elements of a dtype -> the local that holds its bytes
+        constants, replaced = ((), ()) if aten is None else (aten.constants, aten.old_grads())
         super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
 

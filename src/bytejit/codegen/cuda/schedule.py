@@ -128,7 +128,8 @@ def schedule_cuda(loops: Loops, machine: Machine, room: int = PERSISTENT) -> Pla
 
     def made(memory: Memory) -> tuple[Plan, frozenset[str]]:
         """The plan, and the temps that none of its kernels touches."""
-        one = partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own, room=room)
+        overlap = Overlap(memory.offsets, memory.slots, loops.buffers, own)
+        one = partial(schedule_kernel, overlap=overlap, room=room)
         plan = plan_kernels(loops, machine, memory, one)
         plan = replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
         used = {b for s in plan.steps if isinstance(s, Call) for b in (*s.reads, *s.writes)}
@@ -157,20 +158,19 @@ def schedule_kernel(
     buffers: dict[str, Buffer],
     cons: Cons,
     machine: Machine,
-    offsets: dict[str, int] | None = None,
-    slots: dict[str, int] | None = None,
-    own: frozenset[str] = frozenset(),
+    overlap: Overlap | None = None,
     room: int = PERSISTENT,
 ) -> tuple[Kernel, CudaSchedule]:
-    """The kernel in its final loops, and how they run. offsets, slots: as in `Plan`; own: temps that no other kernel touches:
-    they need no memory where the kernel has their values; room: as in `schedule_cuda`."""
+    """The kernel in its final loops, and how they run. overlap: where buffers lie, and the temps that no other kernel touches:
+    these need no memory if the kernel holds their values. room: as in `schedule_cuda`."""
     k = flatten(k, buffers, cons)
     k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
-    wide, overlap = needs_wide(k, buffers), Overlap(offsets or {}, slots or {}, buffers, own)
+    wide, overlap = needs_wide(k, buffers), overlap or Overlap({}, {}, buffers)
     if flexible(k):
         k = rename(order_pointwise(k, SIDE), cons)
         if (rows := as_rows(k)) is not None:
-            return schedule_rows(rename(rows, cons), buffers, cons, machine, wide, overlap, room)
+            k, sched = schedule_rows(rename(rows, cons), buffers, cons, machine, overlap, room)
+            return k, replace(sched, wide=wide)
         p = k.nests[0]
         names = [a.name for a in p.axes]
         square = len(names) == 2 and transposed(p, p.axes, names[1], SIDE) == names[0]
@@ -180,7 +180,8 @@ def schedule_kernel(
             return k, CudaSchedule("tiles", squares(k.nests[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, widest(k, buffers), machine), wide=wide)
     k = rename(one_order(order_rows(reduced_over(k))), cons)
-    return schedule_rows(k, buffers, cons, machine, wide, overlap, room)
+    k, sched = schedule_rows(k, buffers, cons, machine, overlap, room)
+    return k, replace(sched, wide=wide)
 
 
 # ---- axes ---------------------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def spaces_of(k: Kernel) -> tuple[tuple[Axis, ...], ...]:
 
 
 def schedule_rows(
-    k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine, wide: bool, overlap: Overlap, room: int
+    k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine, overlap: Overlap, room: int
 ) -> tuple[Kernel, CudaSchedule]:
     """Rows: persistent when a row fits the registers, else looped; split when rows are few and long."""
     near = forward(k, buffers, cons, False, overlap)
@@ -296,12 +297,11 @@ def schedule_rows(
         if together > 1 and not width:
             tiles = shared_tiles(together, longest)
         tiles = tiles if tiles and tiles[0][0] > 1 else row_tiles(rows, longest, machine)
-        return near, CudaSchedule(
-            "rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces, barriers(near, overlap)
-        )
+        single = tiles[0][0] == 1
+        return near, CudaSchedule("rows", blocks(tiles, spaces), single, spaces=spaces, barriers=barriers(near, overlap))
     if sized and column and power(longest) * 16 * kept(near) <= room // 4 and (many or longest <= 64):
         tiles = column_tiles(rows, longest, machine)
-        return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces, barriers(near, overlap))
+        return near, CudaSchedule("rows", blocks(tiles, spaces), spaces=spaces, barriers=barriers(near, overlap))
     k = joined(forward(k, buffers, cons, True, overlap), overlap)
     spaces = spaces_of(k)
     x = min(COLUMNS, power(rows)) if column else together
@@ -312,7 +312,7 @@ def schedule_rows(
         k = apart
         parts = min(-(-4 * machine.threads // programs), -(-work // (LONG // 4)), 1024)
         cut = looped_tiles(x, -(-longest // parts), None)
-        return k, CudaSchedule("split", blocks(cut, spaces, True), x == 1, True, wide, parts, spaces)
+        return k, CudaSchedule("split", blocks(cut, spaces, True), x == 1, True, parts=parts, spaces=spaces)
     while column and x > 16 and -(-rows // x) < 2 * machine.threads:
         x //= 2
     again = x == 1 and sum(bool(p.axes) for p in k.nests) > 1
@@ -320,7 +320,7 @@ def schedule_rows(
     if again:
         first = turn_of_rows_read_again(longest, [itemsize(d) for d in read_again(k)], machine)
     turns = looped_tiles(x, longest, first)
-    return k, CudaSchedule("rows", blocks(turns, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
+    return k, CudaSchedule("rows", blocks(turns, spaces, True), x == 1, True, spaces=spaces, barriers=barriers(k, overlap))
 
 
 def across(k: Kernel, buffers: dict[str, Buffer]) -> int:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -125,11 +126,11 @@ def check_kernel(
         names = [a.name for a in axes]
         if len(set(names)) != len(names):
             raise Bug(f"{k.name}: an axis occurs twice in {names}")
-        sizes = {a.name: a.size for a in axes}
+        loops = _LoopsAround(k, p, {a.name: a.size for a in axes}, flat)
         scans = {r.name: r.dtype for r in p.reduces if r.running}
         inside = made | {s.buffer for s in p.stores}
         for e in walk(p.roots()):
-            _expr(k, p, e, buffers, inside, refs | scans, sizes, flat)
+            _expr(loops, e, buffers, inside, refs | scans)
         for s in p.stores:
             if s.over and (flat or s.over not in known):
                 raise Bug(
@@ -142,31 +143,33 @@ def check_kernel(
                 raise Bug(f"{k.name} stores to {b!r}, which it may not write")
             if s.value.dtype != b.dtype:
                 raise Bug(f"{k.name} store {b.name}: the value {s.value!r} has another dtype than {b!r}")
-            _coords(k, "store", b, s.coords, sizes, flat)
+            _coords(loops, "store", b, s.coords)
             made.add(s.buffer)
         refs |= {r.name: r.dtype for r in p.reduces if not r.running}  # a scan is read in its own nest only
 
 
-def _expr(
-    k: Kernel,
-    p: LoopNest,
-    e: Expr,
-    buffers: dict[str, Buffer],
-    made: set[str],
-    refs: dict[str, str],
-    sizes: dict[str, Any],
-    flat: bool,
-) -> None:
+@dataclass(frozen=True)
+class _LoopsAround:
+    """The loops around what is checked: a kernel, one of its nests, the sizes of all axes. flat: coordinates are offsets."""
+
+    kernel: Kernel
+    nest: LoopNest
+    sizes: dict[str, Any]
+    flat: bool
+
+
+def _expr(at: _LoopsAround, e: Expr, buffers: dict[str, Buffer], made: set[str], refs: dict[str, str]) -> None:
+    k = at.kernel
     if e.kind == "load":
         if e.name not in buffers or e.name not in made and buffers[e.name].kind != "input":
             raise Bug(f"{k.name} loads {e.name} before it is made")
         b = buffers[e.name]
         if b.dtype != e.dtype:
             raise Bug(f"{k.name} load {b.name}: {e!r} has another dtype than {b!r}")
-        _coords(k, "load", b, e.attr, sizes, flat, masked=e.mask is not None)
+        _coords(at, "load", b, e.attr, masked=e.mask is not None)
     elif e.kind == "ref":
         if refs.get(e.name) != e.dtype:
-            raise Bug(f"{k.name} {p!r}: ref {e.name} ({e.dtype}) is no reduction made before; these are: {refs}")
+            raise Bug(f"{k.name} {at.nest!r}: ref {e.name} ({e.dtype}) is no reduction made before; these are: {refs}")
     elif e.kind == "op":
         row = table().by_name.get(e.name)
         if row is None or row.kind != "pointwise":
@@ -175,7 +178,7 @@ def _expr(
             raise Bug(f"{k.name}: {e.name} takes {row.arity} operands, has {len(e.args)}")
         _dtypes(k, e)
     elif e.kind == "index":
-        _axes(k, e.attr, sizes, "index")
+        _axes(at, e.attr, "index")
 
 
 def _dtypes(k: Kernel, e: Expr) -> None:
@@ -189,20 +192,21 @@ def _dtypes(k: Kernel, e: Expr) -> None:
         raise Bug(f"{k.name}: the condition of select is {e.args[0].dtype}, not b8")
 
 
-def _axes(k: Kernel, x: Any, sizes: dict[str, Any], what: str) -> None:
-    unknown = ix.variables(x) - set(sizes)
+def _axes(at: _LoopsAround, x: Any, what: str) -> None:
+    unknown = ix.variables(x) - set(at.sizes)
     if unknown:
-        raise Bug(f"{k.name} {what}: {x} uses {sorted(unknown)}, the loops are {sorted(sizes)}")
+        raise Bug(f"{at.kernel.name} {what}: {x} uses {sorted(unknown)}, the loops are {sorted(at.sizes)}")
 
 
-def _coords(k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any], flat: bool, masked: bool = False) -> None:
+def _coords(at: _LoopsAround, what: str, b: Buffer, coords: tuple, masked: bool = False) -> None:
+    k, sizes, flat = at.kernel, at.sizes, at.flat
     if len(coords) != (1 if flat else len(b.shape)):
         raise Bug(f"{k.name} {what} {b.name}: {len(coords)} coordinates for {b!r}")
     if 0 in sizes.values() or not all(isinstance(s, int) for s in (*b.shape, *sizes.values())):
         return
     room = (int(extent(b)) // itemsize(b.dtype),) if flat else b.shape
     for c, size in zip(coords, room):
-        _axes(k, c, sizes, f"{what} {b.name}")
+        _axes(at, c, f"{what} {b.name}")
         low, high = ix.bounds(c, sizes)
         if (
             not masked

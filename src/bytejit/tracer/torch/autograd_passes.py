@@ -83,8 +83,8 @@ def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[
     forward = [n for n in forward if n.op != "placeholder"]
     if any(n.target in BACKWARD for n in (*forward, *backward)):
         raise LeaveToTorch(call.cls, "a backward pass within it")
-    passes, extra = put_together(t, call, materialize, grads, found, forward, backward)
-    return replace(passes, holds=holds), extra
+    passes, extra = put_together(t, call, grads, found, forward, backward)
+    return replace(passes, materialize=materialize, holds=holds), extra
 
 
 def gradient(t: Tracer, call: ApplyCall, i: int, output: Var, materialize: bool) -> Var:
@@ -145,7 +145,7 @@ LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type
 
 
 def put_together(
-    t: Tracer, call: ApplyCall, materialize: bool, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
+    t: Tracer, call: ApplyCall, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
 ) -> tuple[TracedPasses, tuple[Node, ...]]:
     """The graphs of both passes."""
     tensors = [o for o in call.outputs if isinstance(o, TensorVar)]
@@ -170,6 +170,5 @@ def put_together(
         tuple(markers.values()),
         frozenset(i for i, n in enumerate([*outer, *kept]) if n in saved),
         tuple(i for i, o in enumerate(call.outputs) if o in call.marked),
-        materialize,
     )
     return passes, extra

@@ -186,7 +186,7 @@ def _grouped(graph: torch.fx.Graph, first: torch.fx.Node, last: torch.fx.Node, o
         saved = [n for n in first.args if n in taken]
         taken = [*saved, *(n for n in taken if n not in saved)]
         given = [n for n in inside if n in outputs or not held.issuperset(n.users)]
-        moved = _call(graph, last, taken, len(saved), inside, given, dict(first.kwargs))
+        moved = _call(last, taken, len(saved), inside, given, dict(first.kwargs))
         outputs = [moved.get(n, n) for n in outputs]
         for n in reversed(inside):
             graph.erase_node(n)
@@ -200,9 +200,9 @@ def _values(node: torch.fx.Node) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, inside: list, given: list, options: dict) -> dict:
+def _call(last: torch.fx.Node, taken: list, saved: int, inside: list, given: list, options: dict) -> dict:
     """The node that runs a part, and one for each value that is used outside of it: old node -> new node."""
-    part = part_of(taken, inside, tuple(given))
+    graph, part = last.graph, part_of(taken, inside, tuple(given))
     with graph.inserting_before(last):
         call = graph.call_function(Checkpointed(part, saved, options), tuple(taken))
         call.meta["val"], call.meta["where"] = tuple(n.meta["val"] for n in given), inside[0].meta.get("where")
