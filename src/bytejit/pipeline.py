@@ -19,7 +19,7 @@ from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.text import identifier
 from bytejit.common.where import Where, with_source
-from bytejit.guards.generated import compile_entry
+from bytejit.guards.generated import Work, compile_entry
 from bytejit.guards.library_flags import states_of
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.guards.source import params_of
@@ -217,17 +217,10 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     found.resolve()
     code = function.rewritten.original
     params = params_of(state.point.values, state.point.live, (*code.co_cellvars, *code.co_freevars))
-    entry = compile_entry(
-        params,
-        found.guards,
-        [*(s for s in found.inputs if type(s) is not Drawn), *found.generators],
-        found.body,
-        env,
-        found.outputs,
-        on_dead=function.forget_when_dead(point),
-        name=f"entry_{identifier(code.co_name)}",
-        only_looked_at=found.only_looked_at,
-    )
+    inputs = [*(s for s in found.inputs if type(s) is not Drawn), *found.generators]
+    work = Work(inputs, found.body, env, found.outputs, found.only_looked_at)
+    name = f"entry_{identifier(code.co_name)}"
+    entry = compile_entry(params, found.guards, work, on_dead=function.forget_when_dead(point), name=name)
     entry.by_value, entry.leaves = found.by_value, found.leaves
     if found.graph is not None:
         scope = entry.run.__globals__  # no reference to the entry: nothing may keep it alive

@@ -234,13 +234,13 @@ def test_a_timeout_in_a_guard_is_no_miss() -> None:
     hot: list[int] = []
     with handling(expire):
         env = {"MISS": dispatch.MISS, "sized": Sized()}
-        from bytejit.guards.generated import compile_entry
+        from bytejit.guards.generated import Work, compile_entry
         from bytejit.guards.guard_set import GuardSet
         from bytejit.guards.sources import Attr, Local
 
         guards = GuardSet()
         guards.add("EQUALS", Attr(Local("x"), "size"), 3)
-        entry = compile_entry(["L_x"], guards, [], "return (1, None)", env)
+        entry = compile_entry(["L_x"], guards, Work([], "return (1, None)", env))
         assert entry(Sized()) == (1, None) and entry(Loud()) is dispatch.MISS
         hot.append(1)
         with pytest.raises(TimedOut):

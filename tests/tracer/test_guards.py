@@ -23,7 +23,7 @@ from bytejit.compat import class_versions
 from bytejit.guards.class_lookups import ClassLookups, Lookup, find
 from bytejit.guards.conditions import ComputedItems, Distinct, SizeCondition
 from bytejit.guards.equality import same
-from bytejit.guards.generated import compile_entry
+from bytejit.guards.generated import Work, compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
 from bytejit.guards.item_sources import DictItem, TupleItem
 from bytejit.guards.kinds import KINDS
@@ -66,7 +66,7 @@ def entry(*guards, params=("a",), inputs=(), on_dead=None, body="return ('hit', 
     for kind, source, value in guards:
         found.add(kind, source, value)
     env = {"MISS": MISS, "own_exit": lambda error, flat: (flat, 0)}
-    return compile_entry(params_of(0, params, ()), found, list(inputs), body, env, on_dead=on_dead)
+    return compile_entry(params_of(0, params, ()), found, Work(list(inputs), body, env), on_dead=on_dead)
 
 
 def fits(fn, *args) -> bool:
@@ -281,7 +281,7 @@ def test_batched_wrappers_are_not_taken_for_plain_tensors() -> None:
     found = GuardSet()
     found.add("TENSOR", A, TensorCheck.of(torch.ones(3)))
     found.add_state()
-    fn = compile_entry(["L_a"], found, [], "return ('hit', None)", {"MISS": MISS})
+    fn = compile_entry(["L_a"], found, Work([], "return ('hit', None)", {"MISS": MISS}))
     assert fn(torch.ones(3)) is not MISS
     seen = []
     torch.vmap(lambda row: (seen.append(fn(row)), row)[1])(torch.ones(2, 3))
@@ -310,13 +310,13 @@ def test_batched_wrappers_are_not_taken_for_plain_tensors() -> None:
 def test_global_state(change) -> None:
     found = GuardSet()
     found.add_state()
-    fn = compile_entry([], found, [], "return ('hit', None)", {"MISS": MISS})
+    fn = compile_entry([], found, Work([], "return ('hit', None)", {"MISS": MISS}))
     assert fits(fn)
     with change():
         assert not fits(fn)
         inner = GuardSet()
         inner.add_state()
-        inside = compile_entry([], inner, [], "return ('hit', None)", {"MISS": MISS})
+        inside = compile_entry([], inner, Work([], "return ('hit', None)", {"MISS": MISS}))
         assert fits(inside)
     assert fits(fn) and not fits(inside)
 
@@ -324,7 +324,7 @@ def test_global_state(change) -> None:
 def test_default_dtype_and_determinism() -> None:
     found = GuardSet()
     found.add_state()
-    fn = compile_entry([], found, [], "return ('hit', None)", {"MISS": MISS})
+    fn = compile_entry([], found, Work([], "return ('hit', None)", {"MISS": MISS}))
     torch.set_default_dtype(torch.float64)
     try:
         assert not fits(fn) and "default_dtype was torch.float32, is torch.float64" in fn.explain_failure(())
@@ -342,7 +342,7 @@ def test_autocast_dtype_is_guarded_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found = GuardSet()
         found.add_state()
-        fn = compile_entry([], found, [], "return ('hit', None)", {"MISS": MISS})
+        fn = compile_entry([], found, Work([], "return ('hit', None)", {"MISS": MISS}))
         assert fits(fn)
     with torch.autocast("cpu", torch.float16):
         assert not fits(fn)
@@ -739,7 +739,7 @@ def test_entry_runs_graph_effects_and_exits() -> None:
         return (x + 1,)
 
     env = {"MISS": MISS, "graph": graph, "own_exit": lambda error, flat: ((type(error), *flat), 2)}
-    fn = compile_entry(["S_0", "L_a", "L_box", "C_c"], found, [A], body, env, outputs=1)
+    fn = compile_entry(["S_0", "L_a", "L_box", "C_c"], found, Work([A], body, env, outputs=1))
     (got, old), where = fn(None, torch.ones(2, 3), box, None)
     assert torch.equal(got, torch.full((2, 3), 2.0)) and old == 1 and where == 4 and box["n"] == 11
     flat, where = fn("s", torch.zeros(2, 3), box, None)
@@ -750,7 +750,7 @@ def test_entry_runs_graph_effects_and_exits() -> None:
 def test_stack_slots_and_the_text_in_tracebacks() -> None:
     found = GuardSet()
     found.add("TYPE_IS", StackSlot(0), int)
-    fn = compile_entry(["S_0"], found, [], "return (1 // S_0, None)", {"MISS": MISS})
+    fn = compile_entry(["S_0"], found, Work([], "return (1 // S_0, None)", {"MISS": MISS}))
     assert fn(1) == (1, None) and fn("s") is MISS
     with pytest.raises(ZeroDivisionError) as caught:
         fn(0)
@@ -813,7 +813,7 @@ def test_no_reference_leaks_or_goes_missing() -> None:
     ]:
         found.add(kind, source, value)
     env = {"MISS": MISS, "graph": lambda *x: (x,), "own_exit": None}
-    fn = compile_entry(["L_a", "L_b"], found, sources, "return (o0, None)", env, outputs=1)
+    fn = compile_entry(["L_a", "L_b"], found, Work(sources, "return (o0, None)", env, outputs=1))
     pair, other_pair = (note, float("7")), (None, float("7"))
     got = fn(net, pair)[0]
     assert got[0] is net.conv.weight and got[1:5] == (note, note, net.__dict__, 7.0) and got[6] is net.norm

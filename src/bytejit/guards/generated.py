@@ -31,6 +31,7 @@ import linecache
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bytejit.common.interrupts import from_handler
@@ -90,39 +91,46 @@ class GuardedEntry(Entry):
         self.watches = tuple(weakref.ref(obj, died) for ref in refs if ref.weak and (obj := ref.get()) is not None)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What an entry does when its guards hold: call the graph, then run the body.
+
+    `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or inputs: `graph(*inputs)` returns a tuple of
+    `outputs` values, bound to o0, o1, ...; `own_exit(error, args_without_cells)` is returned when it raises. "here", if
+    given, is the id of the entry's point; "profiled", if given, calls the graph, its first argument, while `profiler` is
+    active. `body` is Python over those, `env` names and params; as a function it is given a Printer, whose `source()`
+    fetches before the graph runs (so before any effect). What the guards fetched of `only_looked_at` is let go before the
+    graph runs.
+    """
+
+    inputs: list[Source]
+    body: str | Callable[[SourcePrinter], str]
+    env: dict[str, Any]
+    outputs: int = 0
+    only_looked_at: Sequence[Source] = ()
+
+
 def compile_entry(
     params: list[str],
     guards: GuardSet,
-    inputs: list[Source],
-    body: str | Callable[[SourcePrinter], str],
-    env: dict[str, Any],
-    outputs: int = 0,
+    work: Work,
     on_dead: Callable[[Entry], None] | None = None,
     name: str = "entry",
-    only_looked_at: Sequence[Source] = (),
 ) -> GuardedEntry:
-    """Generate an entry.
-
-    `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or
-    inputs: `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error,
-    args_without_cells)` is returned when it raises; "here", if given, is the id of its
-    point; "profiled", if given, calls the graph, its first argument, while `profiler` is active.
-    `body` is Python over those, `env` names and params; as a function it
-    is given a Printer, whose `source()` fetches before the graph runs (so before any effect). `on_dead(entry)` is called
-    once when an object that the guards know weakly dies. What the guards fetched of `only_looked_at` is let go before the
-    graph runs.
+    """Generate an entry. `params` as from `source.params_of`. `on_dead(entry)` is called once when an object that the guards
+    know weakly dies.
     """
-    env = dict(env)
+    env, inputs = dict(work.env), work.inputs
     rows = ordered(guards)
     at = EntryPrinter(env, count_uses(rows, inputs), guarded_types(rows))
     star = emit_guards(at, rows, inputs)
     at.hoist = True
     args = "" if star else ", ".join(at.source(s) for s in inputs)
-    tail = body if isinstance(body, str) else body(at)
+    tail = work.body if isinstance(work.body, str) else work.body(at)
     table = None
-    let_go = set(only_looked_at)
+    let_go = set(work.only_looked_at)
     needed = {name for s, name in at.locals.items() if s not in let_go}
-    done_with = dict.fromkeys(at.locals[s] for s in only_looked_at if s in at.locals and at.locals[s] not in needed)
+    done_with = dict.fromkeys(at.locals[s] for s in work.only_looked_at if s in at.locals and at.locals[s] not in needed)
     if done_with:
         at.lines.append(f"{' = '.join(done_with)} = None")
     if at.program is not None:
@@ -130,7 +138,7 @@ def compile_entry(
         at.lines[at.program_line : at.program_line] = call
         if star:
             args = "*w" if len(at.program.wanted) == len(inputs) else f"*w[:{len(inputs)}]"
-    lines = [f"def {name}({', '.join(params)}):", *_guard_lines(at, env), *_work_lines(params, env, args, outputs, tail)]
+    lines = [f"def {name}({', '.join(params)}):", *_guard_lines(at, env), *_work_lines(params, env, args, work.outputs, tail)]
     text = "\n".join(lines) + "\n"
     entry = GuardedEntry(_define(name, text, env), text, guards, params, rows)
     entry.table = table

@@ -133,14 +133,12 @@ def _seen_through(node: fx.Node) -> fx.Node:
     return node
 
 
-def _timed(
-    x: Spec, weight: Spec, epilogue: str | None, loose: bool, packs: bool, tune: Any, library: Any
-) -> tuple[list[str], Any]:
-    """The names of all ways to multiply, and the tuner's choice: each row as it stands, then with the epilogue fused; after a row
-    without it runs what a kernel of ours would take, so that times compare. x: spec of the operand; weight: as [N, K]. loose:
-    whether a kernel adds the bias; the other rows add theirs for nothing."""
+def _timed(specs: list[Spec], epilogue: str | None, packs: bool, tune: Any, library: Any) -> tuple[list[str], Any]:
+    """Time all ways to multiply. Returns their names, and the tuner's choice. specs: of the operands (`_operands`), without a
+    bias if a kernel adds it. Each row of the library is timed as it is and, where it can, with the epilogue fused. After a row
+    without it runs an operation as long as our kernel for the epilogue, so that times compare."""
     after = None if epilogue is None else library.after(epilogue)
-    rows, n = math.prod(at_hints(x).shape[:-1]), weight.shape[0]
+    rows, n = specs[0].shape[0], specs[1].shape[0]
     ways: dict[str, Callable] = {}
     prepare: dict[str, Callable] = {}
     for row in library.rows("linear", packed=packs):
@@ -151,7 +149,7 @@ def _timed(
         if row.pack:
             packed = lambda x, w, *b, row=row: (x, row.pack(w.contiguous(), rows=rows), *b)
             prepare |= dict.fromkeys((row.name, f"{row.name}+{epilogue}"), packed)
-    specs, attrs = _operands(x, weight)[: 2 if loose else 3], f"then {epilogue}" if epilogue else ""
+    attrs = f"then {epilogue}" if epilogue else ""
     return list(ways), timed(tune, "linear", specs, ways, prepare, cold=[1], attrs=attrs, sample=SAMPLE)
 
 
@@ -167,12 +165,14 @@ def _operands(x: Spec, w: Spec) -> list[Spec]:
 
 def least_seconds(shape: tuple[int, int], x: Spec, tune: Any, library: Any) -> float | None:
     """Seconds of the fastest call for a constant weight of `shape` [N, K]; None when tuning is off."""
-    _, choice = _timed(x, Spec(shape, (shape[1], 1), x.dtype, x.device), None, False, True, tune, library)
+    specs = _operands(x, Spec(shape, (shape[1], 1), x.dtype, x.device))
+    _, choice = _timed(specs, None, True, tune, library)
     return None if choice is None else min(choice.seconds.values())
 
 
 def _time(found: Product, epilogue: str | None, loose: bool, packs: bool, tune: Any, library: Any) -> str:
-    names, choice = _timed(spec_of(found.x), found.weight, epilogue, loose, packs, tune, library)
+    specs = _operands(spec_of(found.x), found.weight)[: 2 if loose else 3]  # a kernel adds a loose bias
+    names, choice = _timed(specs, epilogue, packs, tune, library)
     if choice is not None:
         return choice.name
     # nothing known and tuning off: prepacked when it may be, else what torch itself would take
