@@ -456,16 +456,6 @@ def weak_collections():
     return f, changes
 
 
-def test_weak_collections():
-    """Looked into within one graph; what changes in them between calls is seen, and dies as it does without compiling"""
-    (plain, changed), (fn, changes) = weak_collections(), weak_collections()
-    compiled = bytejit.compile(fn, backend="eager", fullgraph=True, options={"recompile_limit": 20})
-    for _ in zip(changed(), changes()):
-        gc.collect()
-        want, made = plain(torch.ones(4)), compiled(torch.ones(4))
-        assert torch.equal(want[0], made[0]) and want[1:] == made[1:]
-
-
 def weak_values():
     """A program that asks a WeakValueDictionary by name and goes through it and a WeakSet, and changes between calls."""
     owners = [Held(n) for n in range(1, 4)]
@@ -490,9 +480,10 @@ def weak_values():
     return f, changes
 
 
-def test_weak_values():
-    """Read and gone through within one graph; what changes or dies between calls is seen"""
-    (plain, changed), (fn, changes) = weak_values(), weak_values()
+@pytest.mark.parametrize("program", [weak_collections, weak_values])
+def test_weak_containers(program):
+    """Looked into within one graph. What changes in them between calls, or dies, is seen as without compiling"""
+    (plain, changed), (fn, changes) = program(), program()
     compiled = bytejit.compile(fn, backend="eager", fullgraph=True, options={"recompile_limit": 20})
     for _ in zip(changed(), changes()):
         gc.collect()

@@ -97,9 +97,7 @@ def layer_norm_backward(
     def normal(c: tuple) -> F:
         return (F(ctx, ctx.read(x, c, acc)) - of_row(mean, c)) * of_row(rstd, c)
 
-    def scaled(c: tuple) -> F:
-        return up(c) if weight is None else up(c) * F(ctx, ctx.read(weight, c[n - k :], acc))
-
+    scaled = _times_weight(ctx, up, weight, n - k, acc)
     first = to_x(ctx, x, dims, scaled, normal, lambda c: of_row(rstd, c)) if mask[0] and ctx.used(0) else None
     batch = over_batch(ctx, x, tuple(range(n - k)), {1: lambda c: up(c) * normal(c), 2: up})
     return first, batch.get(1), batch.get(2)
@@ -117,11 +115,14 @@ def rms_norm_backward(ctx: Lowering, g: Value, x: Value, shape: Any, rstd: Value
     def normal(c: tuple) -> F:
         return F(ctx, ctx.read(x, c, acc)) * scale(c)
 
-    def scaled(c: tuple) -> F:
-        return up(c) if weight is None else up(c) * F(ctx, ctx.read(weight, c[n - k :], acc))
-
+    scaled = _times_weight(ctx, up, weight, n - k, acc)
     first = to_x(ctx, x, tuple(range(n - k, n)), scaled, normal, scale, False) if mask[0] and ctx.used(0) else None
     return first, over_batch(ctx, x, tuple(range(n - k)), {1: lambda c: up(c) * normal(c)}).get(1)
+
+
+def _times_weight(ctx: Lowering, up: Reading, weight: Value | None, first: int, acc: str) -> Reading:
+    """The gradient `up` times a norm's weight, whose dimensions are those of the input from `first` on."""
+    return up if weight is None else lambda c: up(c) * F(ctx, ctx.read(weight, c[first:], acc))
 
 
 def _checked(x: Value, g: Value) -> None:
