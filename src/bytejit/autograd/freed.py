@@ -95,8 +95,9 @@ class Freed:
         return self.known[freed]
 
     def refusal(self, through: int, freed: int, inputs: Mapping, outputs: Mapping) -> RuntimeError | None:
-        """Eager's error, if any, for a pass through these holders: where it comes first to what is freed, or was written. inputs,
-        outputs: the errors for those that were written."""
+        """Eager's error for a backward pass through these holders; None if there is none. It is the error of the first
+        holder that is freed, or of which a saved tensor was written. inputs, outputs: the errors for those that were
+        written."""
         for n, h in enumerate(self.holders):
             if through >> n & 1:
                 if freed >> n & 1:

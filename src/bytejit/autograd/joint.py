@@ -203,7 +203,7 @@ def _refuse_dependent(results: Results, gm: fx.GraphModule) -> None:
 
 
 def last_of(node: fx.Node) -> fx.Node:
-    """The call that makes a tensor a leaf with gradients, which may be behind the one that makes it."""
+    """The call that makes a tensor a leaf with gradients: its last `requires_grad_`, else the call that creates it."""
     sets = [n for n in node.users if n.op == "call_method" and n.target == "requires_grad_" and n.args[0] is node]
     return sets[-1] if sets else node
 

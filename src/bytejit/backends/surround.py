@@ -50,8 +50,8 @@ def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
 
 
 def used_untracked(gm: torch.fx.GraphModule) -> bool:
-    """Whether an input is used before the graph turns its requires_grad on: a node of autograd would follow that use as well,
-    where it runs the graph again."""
+    """Whether an input is used before the graph turns its requires_grad on. If the graph runs again within a node of
+    autograd, the node would wrongly follow that use too."""
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     return any(on and next(iter(inputs[i].users)).target != "requires_grad_" for i, on in tracked_anew(gm))
 

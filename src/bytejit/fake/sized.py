@@ -197,8 +197,8 @@ def learns(tensors: Iterable[torch.Tensor]) -> bool:
 def _layers(
     x: Any, states: Any, weights: Any, dropout: float, training: bool, bidirectional: bool, batch_first: bool
 ) -> tuple[Fake, ...] | None:
-    """(result, final states), or None: then the parts of the layer are traced. Raises: NoFake, where torch finds out from what a
-    fake has not how it runs."""
+    """(result, final states) of a layer in one call. None: its parts are traced instead. Raises: NoFake if torch's choice
+    of a kernel depends on something that a fake does not have."""
     if x.m.device.type not in ONE_CALL:
         return None
     if training and dropout and torch.backends.cudnn.enabled:

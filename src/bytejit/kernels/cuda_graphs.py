@@ -217,7 +217,8 @@ class Replayer:
         self.policy.say(f"not recorded: {why}")
 
     def check(self, addresses: Sequence[int | None]) -> Callable[..., int]:
-        """Returns a function that finds an input which is not where a recording reads it."""
+        """Returns a function of the inputs. It returns the position of the first input whose address differs from the one
+        that the recording reads, or -1."""
         fill, calls = exchange_fill(), launcher()
         if fill is not None and calls is not None:
             return address_check(calls, fill, addresses)

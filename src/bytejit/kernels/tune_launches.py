@@ -109,7 +109,8 @@ class LaunchTuner:
         return digest(self.builder.job(launch, launch.config, True).key, repr(configs), repr(sizes), self.device)
 
     def tried(self, launch: Any, configs: tuple) -> int | None:
-        """`best`, with the memory that the device has: where that is too little, what earlier launches took is given back."""
+        """`best`, within the device's memory. If that is too little, the memory of earlier launches is freed, and `best`
+        runs once more. None if it is still too little."""
         try:
             return self.best(launch, configs)
         except torch.OutOfMemoryError:

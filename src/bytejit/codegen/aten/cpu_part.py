@@ -26,9 +26,10 @@ MANY_OPS = 6  # so many are worth kernels whatever they compute: each is 2 us of
 
 @dataclass(frozen=True)
 class Before:
-    """A graph without what the CPU computes from inputs alone. before: what `first` reads of that, as a tuple, which `first`
-    takes after its own inputs; sent: for each its dtype and device there, None where it stays on the CPU. writes: what of it is
-    written into inputs on the CPU. taken: the inputs that these two take. unread: those that `first` does not look at.
+    """A graph without what the CPU computes from inputs alone. before: computes a tuple of values on the CPU, which `first`
+    takes after its own inputs. sent: the device and dtype of each in `first`; None if it stays on the CPU. writes: computes
+    the values that are written into inputs on the CPU. taken: the inputs of `before` and `writes`. unread: those of them
+    that `first` does not use.
     """
 
     first: Aten

@@ -231,7 +231,8 @@ class Outputs:
         self.data: list[Fake] = []  # one of those that count their writes together, and apart from their storage's
 
     def show(self, root: Root) -> None:
-        """Note an output. Raises: CannotNormalise where memory is shown both as it is and conjugated, as a value of its own."""
+        """Note an output. Raises: CannotNormalise if one output is a conjugated or negated view of a tensor, and another
+        shows the tensor itself."""
         of = root.lazy or root
         if root.stale() or root.lazy is not None and of.index is not None or self.shown.setdefault(of, root) is not root:
             raise CannotNormalise("an output is conjugated or negated when it is read, and what it views is seen as well")

@@ -24,7 +24,8 @@ COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class Halves(NamedTuple):
-    """A value where the key does not lie behind the query, and where it does; None where it is not one value."""
+    """A value in both halves of a mask: for keys up to the query, and for keys behind it. None: it differs within that
+    half."""
 
     upto: Any
     behind: Any

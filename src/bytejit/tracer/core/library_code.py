@@ -11,8 +11,8 @@ from bytejit.common.quiet_reads import function_of
 
 @functools.cache
 def is_library(module: object) -> bool:
-    """Whether what a class or function keeps as its `__module__` is of Python or of an installed package, whose classes
-    nobody changes after the first call."""
+    """Whether a `__module__` names a module of Python or of an installed package. Their classes are assumed not to change
+    after the first call."""
     if not isinstance(module, str):
         return False
     if module.partition(".")[0] in sys.stdlib_module_names:

@@ -61,7 +61,7 @@ def dict_kind(v: DictVar) -> type:
 
 
 def write_dict(out: Statements, v: DictVar) -> list[str]:
-    """Changed keys one by one where that gives the right order, else all of them anew."""
+    """Write only the changed keys if that gives the right order of keys; else clear the dict and write all of them."""
     target = out.at.source(v.origin)
     real = v.real
     kind = dict_kind(v)

@@ -57,7 +57,7 @@ class AttributeWrites(Component):
             raise Break(f"setting the attribute {name} of a {self.t.type_of(v).__name__}")
 
     def _by_own(self, v: InstanceVar, method: str, args: list[Var]) -> None:
-        """Call what a class has under a special name, where that is no function: a method of a builtin type, any object."""
+        """Call a special method of a class that is no Python function: a method of a builtin type, or any callable object."""
         found = self.t.attributes.find_special(v, method)
         self.t.calls.call(NONE if found is None else found, args, {})
 

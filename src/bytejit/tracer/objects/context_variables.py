@@ -18,8 +18,8 @@ from bytejit.tracer.core.versions import newer
 
 
 class TokenVar(DeferredVar):
-    """What `set` gave in the region. `old`: what the variable held before, None for what it held outside; `used`: whether
-    it was given to `reset`; `undone`: whether neither of the two calls is made."""
+    """The token that `set` returned in the region. old: the variable's former value; None if the region had not set it.
+    used: the token was passed to `reset`. undone: neither `set` nor `reset` is called at the exit."""
 
     __slots__ = ("var", "old", "used", "undone")
 

@@ -32,7 +32,7 @@ def ends_by_code(obj: Any, deep: bool = True) -> bool:
 
 
 def code_at_the_end(obj: Any) -> list[Any] | None:
-    """Returns what runs when an object ends, and what that can reach; None where it is not known."""
+    """Returns the code that runs when an object dies, and the objects that this code can reach. None if that is not known."""
     if type(obj) in (list, tuple, set, deque, dict):
         parts = [code_at_the_end(o) for o in (obj.values() if type(obj) is dict else obj)]
         known = [p for p in parts if p is not None]

@@ -157,7 +157,8 @@ class Subscripts(Component):
         return key
 
     def _listed_index(self, key: SeqVar) -> Var:
-        """A tensor's index that is a list: of integers of which some change it is a tensor, as torch makes one of it."""
+        """A list that indexes a tensor. A list of integers becomes a tensor if some of them change, as torch would make one
+        of it."""
         if (made := tensor_made_anew(self.t, key, {}, int)) is not None:
             return made
         items = [self.t.values.real(k) for k in key.items]

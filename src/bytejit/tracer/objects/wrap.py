@@ -69,7 +69,7 @@ class Wrapping(Component):
         return self._fetched(Lazy(obj, source)) if source is not None else self.constant(obj)
 
     def _fetched(self, lazy: Lazy) -> Lazy:
-        """A value that a lookup by name or key found: that it is found decides what follows, even if nothing looks at it."""
+        """Note a value that was found by name or key. That it was found is guarded even if nothing uses the value."""
         self.t.fetched.append(lazy)
         return lazy
 

@@ -116,7 +116,8 @@ def is_called_anew(fn: Any, count: int) -> bool:
 
 
 def call_anew(t: Tracer, fn: Callable, args: list[Var]) -> Var | None:
-    """fn(*args), computed in each call; None where an argument is no plain value, or where it raises: then the constants say."""
+    """fn(*args), computed anew in each call. None if an argument is not a plain value, or if the function raises: the
+    caller then treats the arguments as constants."""
     rows = [SeqVar([*map(t.values.real, a.items)], tuple) if isinstance(a, SeqVar) and a.cls is list else a for a in args]
     if not any(changes(t, a) for a in rows) or not all(map(texts.is_plain, rows)):
         return None

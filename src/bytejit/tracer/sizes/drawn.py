@@ -93,7 +93,7 @@ class DrawnNumbers(Component):
         return self.generators.index(of)
 
     def _apart(self, v: DeferredVar, pending: DeferredVar) -> None:
-        """Guards that a call draws from another generator than one before it, which is made after it."""
+        """Guard that a call draws from another generator than an earlier call of the program that now runs after it."""
         drawn, other = self._source_of(v), self._source_of(pending)
         if drawn is not None and other is not None and drawn != other:
             self.t.guards.add("ALIAS", drawn, (other, False), self.t.tensors.where())

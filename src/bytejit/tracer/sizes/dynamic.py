@@ -105,8 +105,8 @@ class Symbols(Component):
             self.t.graph.erase_node(node)
 
     def forget_numbers(self, held: Container[torch.fx.Node]) -> None:
-        """A number that one of these nodes computes is computed anew where it is asked for next: they leave the graph, or become
-        a part of their own."""
+        """Forget the numbers that these nodes compute, because the nodes leave the graph or become a part of their own. A
+        number that is needed again gets a new node."""
         for e in [e for e, node in self.number_nodes.items() if node in held]:
             del self.number_nodes[e]
 

@@ -81,8 +81,8 @@ def checkpointed(t: Tracer, function: Var, rest: list[Var], named: dict[str, Var
 
 
 def check_reentrant(t: Tracer, result: Var, given: Sequence[TensorVar]) -> None:
-    """A reentrant checkpoint is a function of autograd: all that it returns needs gradients. Raises: Break where that differs
-    from what the function alone returns."""
+    """Check that the results of a checkpointed function are the same as a reentrant checkpoint's. That is a function of
+    autograd, so all its results need gradients. Raises: Break if one of the function's results does not, or is an argument."""
     outputs = [t.values.real(v) for v in (result.items if isinstance(result, SeqVar) and result.cls is tuple else [result])]
     stores = [v.fake.m.store for v in given]
     for v in outputs:

@@ -97,7 +97,8 @@ def loop(cond_fn: Callable, body_fn: Callable, carried: Any, additional: Any) ->
 
 
 class WhileLoop(GraphCall):
-    """Runs the second of two graphs on what it returned, as long as the first holds. Both take `count` carried values first."""
+    """Runs a loop: the second graph computes new carried values from the old ones as long as the first graph, the
+    condition, returns True. Both graphs take the `count` carried values first."""
 
     def __init__(self, parts: tuple[torch.fx.GraphModule, torch.fx.GraphModule], count: int) -> None:
         holds, body = parts

@@ -93,8 +93,9 @@ class Dependencies:
         self.names[second], self.numbers[new] = new, second
 
     def _put_together(self, old: int, new: int) -> None:
-        """Take `old` out of the order and give `new` a place that fits both. `low` is the first of the two: either what needs it
-        moves behind `high`, or what `high` needs moves before `low`. The two searches take turns, until one is done."""
+        """Remove `old` from the order, and put `new` at a place that is legal for both. low, high: the first and the second
+        of the two. Either the steps that need `low` move behind `high`, or the steps that `high` needs move before `low`.
+        Both searches run in alternation; the one that ends first decides."""
         at, order = self.order.at, self.order
         low, high = sorted((old, new), key=at.__getitem__)
         begin, end = at[low], at[high]

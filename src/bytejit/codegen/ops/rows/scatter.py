@@ -107,8 +107,8 @@ def index_put(ctx: Lowering, x: Value, indices: Any, values: Value, accumulate: 
 
 
 def put_by_mask(ctx: Lowering, x: Value, indices: Any, values: Value, accumulate: bool) -> Value:
-    """x where a mask says no; where it says yes, values, whose shape the count of that has no part in. No sync, unlike
-    torch's own on a GPU."""
+    """x with `values` where a mask is True. The shape of `values` must not depend on how many places that are. Unlike
+    torch's own operator it does not wait for a GPU."""
     used = [d for d, i in enumerate(indices) if i is not None]
     first, mask = used[0], indices[used[0]]
     here = slice(first, first + len(mask.shape))
