@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,11 @@ def test_code_blocks_run(page: str, tmp_path: Path) -> None:
     env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0"}  # PYTHONPATH begins with src/: conftest.py
     out = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=600, env=env, cwd=tmp_path)
     assert out.returncode == 0, out.stdout + out.stderr
+
+
+def test_the_changelog_says_each_thing_once() -> None:
+    """Lines that two branches add, or move, meet in a merge."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    lines = [line[2:].removeprefix("Wrong until now: ").lower()[:60] for line in text.splitlines() if line.startswith("- ")]
+    twice = [line for line, count in Counter(lines).items() if count > 1]
+    assert not twice, twice
