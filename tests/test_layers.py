@@ -258,6 +258,7 @@ LATE = {
     "explanation": "a page of HTML is seldom asked for",
     "exporting": "the ATen graph is seldom asked for",
     "fake.meta": "torch's decompositions take long to import",
+    "fake.redirected": "torch.distributed: few programs meet other processes",
     "fake.tensor": "few programs have symbolic sizes",
     "kernels.build_triton": "timing is off by default",
     "kernels.launch": "cffi: with the first kernel",

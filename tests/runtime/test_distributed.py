@@ -73,8 +73,13 @@ dist.destroy_process_group()
 
 
 def test_wrapped_models_train_as_in_eager(tmp_path: Path) -> None:
+    run_two_processes(PROGRAM, tmp_path)
+
+
+def run_two_processes(text: str, tmp_path: Path) -> None:
+    """Runs a program with the arguments 0 and 1, and a file at which the two processes can meet."""
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     run = [
         subprocess.Popen(

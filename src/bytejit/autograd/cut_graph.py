@@ -64,7 +64,7 @@ def cut_after(gm: fx.GraphModule, node: fx.Node) -> list[CutPart]:
     return parts_between(gm, groups, [g for g in groups if g[0].target in PASSES], str(Dependent(node)))
 
 
-def cut_around(gm: fx.GraphModule, found: ByTorch) -> list[CutPart]:
+def cut_around(gm: fx.GraphModule, found: ByTorch, most: int = MOST_GROUPS) -> list[CutPart]:
     """Cuts the graph into parts, in order: torch runs the calls of `found`, the others are compiled. Raises: CannotNormalise
     where ambient state is set in the graph."""
     by_torch = set(found.calls)
@@ -80,7 +80,7 @@ def cut_around(gm: fx.GraphModule, found: ByTorch) -> list[CutPart]:
         of[n] = beside
         beside.append(n)
     plain = [g for g in groups if g[0] in by_torch]
-    most = MOST_GROUPS if not found.new else 1  # between two writes it is not known whether a new one needs a gradient
+    most = most if not found.new else 1  # between two writes it is not known whether a new one needs a gradient
     if len(plain) > most:
         raise CannotNormalise(str(found))
     return parts_between(gm, groups, plain, str(found), found)

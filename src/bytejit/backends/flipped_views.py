@@ -22,6 +22,7 @@ from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.fake.tensor import Fake, was_written
 
+from .composed_parts import apart_from_composed
 from .reshaped_inputs import apart_from_reshapes
 from .seeds import apart_from_seeds
 from .set_data import apart_from_sets
@@ -32,7 +33,7 @@ _RESHAPES = frozenset(name.removeprefix("aten::") for name in (*RESHAPING, "aten
 def in_plain_parts(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
     """The callable that `compile` makes of a graph, which sets no seed and no data, reshapes no input and returns no
     flipped view itself."""
-    for apart in (apart_from_flips, apart_from_reshapes, apart_from_sets):
+    for apart in (apart_from_flips, apart_from_reshapes, apart_from_sets, apart_from_composed):
         compile = partial(apart, compile=compile)
     return apart_from_seeds(gm, compile)
 

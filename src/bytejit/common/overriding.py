@@ -69,6 +69,11 @@ def runs_operations(cls: type) -> bool:
     return owner not in (None, torch.Tensor, torch._C.TensorBase)
 
 
+def is_composed(cls: type) -> bool:
+    """Whether tensors of a class of torch's hold other tensors, on which operations run (DTensor)."""
+    return runs_operations(cls) and hasattr(cls, "__tensor_flatten__") and special_cases.TORCH.made(cls) and not overrides(cls)
+
+
 def is_layer(obj: object) -> bool:
     """Whether an object is one of torch's own layers, without others in it."""
     return special_cases.LAYERS.made(type(obj)) and isinstance(obj, torch.nn.Module) and not obj.__dict__.get("_modules")

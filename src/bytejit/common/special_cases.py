@@ -92,6 +92,11 @@ SHARDED_TENSORS = Origin(
     ("torch.distributed.tensor", "torch.distributed.tensor._api"),
     "tensors over several processes are made, moved and gathered as they are",
 )
+DEVICE_MESHES = Origin(("torch.distributed.device_mesh",), "a mesh of processes: known by its identity, as nobody changes it")
+PLACEMENTS = Origin(
+    ("torch.distributed.tensor.placement_types",), "how a tensor lies over several processes: values that nobody changes"
+)
+PLACEMENT_METHODS = Origin(("torch._C._distributed",), "methods of such values in C++: they ask, and change nothing")
 LOGGING = Origin(("logging",), "a logger's message that is to be said breaks the graph")
 WARNINGS = Origin(("warnings", "_py_warnings"), "functions that set what becomes of warnings run as they are")
 LAYERS = Origin(

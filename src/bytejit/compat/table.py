@@ -83,6 +83,13 @@ TORCH = (
     ),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("which gradients a backward pass is for", "_will_engine_execute_node"),
+    *_rows(
+        "results of other processes that are still to come, within a DTensor",
+        "AsyncCollectiveTensor",
+        prefix="torch.distributed._functional_collectives.",
+        probe="use",
+        without="the call that waits for them breaks the graph",
+    ),
     *_rows("in which order a backward pass comes to what eager saved", "_sequence_nr", "torch.autograd.graph.Node."),
     *_rows(
         "whether an operation has one result, whose hooks eager calls with a gradient only",

@@ -20,6 +20,7 @@ from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is
 from . import foreach
 from .meta import keep_plain
 from .meta_inference import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
+from .redirected import as_made, left_to_class, not_waited_for
 from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, recurrent, reductions, views
 from .rules.errors import DataDependent, NoFake
 
@@ -256,6 +257,8 @@ def _plan(func: torch._ops.OpOverload) -> Callable:
         return _data_dependent(name)
     if name == "_conj":
         return _read_conjugated
+    if name == "_wrap_tensor_autograd":
+        return not_waited_for
     if name.startswith("_fused_") and func._schema.is_mutable and not func._schema.returns:
         return _writes_only  # optimizers, of which torch has no meta kernel for some
     return through_meta
@@ -372,19 +375,9 @@ class FakeMode(TorchDispatchMode):
 
 
 def _dispatch(self: FakeMode, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    if any(t is not Fake for t in types) and left_to_class(func, types):
+        return NotImplemented
     return infer(*as_made(func, args, kwargs or {}))
-
-
-NUMBERS = (int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
-    """The call to make in place of one of a transform's rules: a number cast as a tensor becomes one, zeros get memory."""
-    if func is torch.ops.aten._efficientzerotensor.default:
-        return torch.ops.aten.zeros.default, args, kwargs
-    if func is torch.ops.aten._to_copy.default and type(args[0]) in NUMBERS:
-        return torch.ops.aten.scalar_tensor.default, args, {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
-    return func, args, kwargs
 
 
 # Assigned here, because TorchDispatchMode wraps a method in the class body with code that imports torch._dynamo.

@@ -36,6 +36,7 @@ from bytejit.tracer.sizes.tensor_values import TensorValues
 from bytejit.tracer.sizes.unit_strides import UnitStrides
 from bytejit.tracer.torch.backward import Backward
 from bytejit.tracer.torch.checks import Checks
+from bytejit.tracer.torch.composed_tensors import ComposedTensors
 from bytejit.tracer.torch.indexing import Indexing
 from bytejit.tracer.torch.marks import Marks
 from bytejit.tracer.torch.overrides import Overrides
@@ -66,6 +67,7 @@ PARTS: dict[str, type[Component]] = {
     "classes": Classes,
     "tensors": Tensors,
     "tensor_inputs": TensorInputs,
+    "composed_tensors": ComposedTensors,
     "tensor_attributes": TensorAttributes,
     "indexing": Indexing,
     "backward": Backward,

@@ -13,7 +13,7 @@ import torch
 from bytejit.common import ambient_kinds, given_warnings, inference, profiler_ranges
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.graph_modules import module_of
-from bytejit.common.overriding import overrides
+from bytejit.common.overriding import is_composed, overrides
 from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
@@ -294,7 +294,9 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node], new_grads: tuple[tuple
 
 def is_written(t: Tracer, v: TensorVar) -> bool:
     """Whether the graph writes an input's storage."""
-    return was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.effects.data_set
+    if was_written(v.fake) or v in t.effects.data_set:
+        return True
+    return not is_composed(type(v.real)) and t.stores[v.real.untyped_storage()._cdata].written
 
 
 def gets_history(v: TensorVar) -> bool:

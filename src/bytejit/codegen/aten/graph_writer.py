@@ -10,8 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.codegen.aten.recorded_values import Bound, Root, hashable
+from bytejit.fake.redirected import as_made
 from bytejit.fake.rules.core import FakeStorage
-from bytejit.fake.tensor import Fake, as_made, fake_like, fake_of_spec, infer, spec_of
+from bytejit.fake.tensor import Fake, fake_like, fake_of_spec, infer, spec_of
 from bytejit.shapes import symbols
 
 from .float_marks import FloatMarks

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import enum
+import sys
 import types
 from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
@@ -53,10 +55,24 @@ def is_c_enumeration(cls: type) -> bool:
     return type(cls) is C_CLASS and "__entries" in cls.__dict__
 
 
+def is_placement(cls: type) -> bool:
+    """Whether a class says how a tensor lies over several processes (`Shard`)."""
+    name = cls.__name__
+    if name not in ("Shard", "Replicate", "Partial") or not special_cases.PLACEMENTS.made(cls):
+        return False
+    return getattr(sys.modules.get(cls.__module__), name, None) is cls and any(type(c) is C_CLASS for c in MRO(cls))
+
+
 def is_constant(obj: Any) -> bool:
     """Whether a real object is an immutable value, equal objects being interchangeable."""
     cls = type(obj)
-    if cls in CONSTANT_TYPES or is_c_enumeration(cls) or issubclass(cls, enum.Enum) and not has_operators(cls):
+    if (
+        cls in CONSTANT_TYPES
+        or is_c_enumeration(cls)
+        or is_placement(cls)
+        or issubclass(cls, enum.Enum)
+        and not has_operators(cls)
+    ):
         return True
     if cls in (tuple, frozenset, torch.Size):
         return all(map(is_constant, obj))

@@ -121,6 +121,8 @@ class Calls(Component):
                 return self.call(fn.closure[fn.code.co_freevars.index("fn")].content, args, kwargs)
             if fn.code in REPR_ONCE and (found := self._repr_once(fn, args, kwargs)) is not None:
                 return found
+            if (made := self.t.composed_tensors.called(fn, args, kwargs)) is not None:
+                return made
             reason = self.t.not_inlined(fn.real)
             if reason:
                 inner = getattr(fn.real, "_torchdynamo_orig_callable", None)  # torch wraps some of its own, once asked

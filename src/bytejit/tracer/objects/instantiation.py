@@ -36,6 +36,8 @@ class Instantiation(Component):
         if meta_call is dict:  # a TypedDict
             return self.t.calls.call_python(dict, args, kwargs)
         if meta_call is not type.__call__:
+            if is_pure(cls):
+                return self._fold_class(cls, args, kwargs)
             raise Break(f"making a {describe(cls)}")
         return self.make_instance(cls, args, kwargs)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.common.special_cases import module_of
-from bytejit.tracer.core.constants import VALUE_TYPES, is_constant
+from bytejit.tracer.core.constants import VALUE_TYPES, is_constant, is_placement
 
 PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
 PURE_BUILTINS = {
@@ -63,13 +64,18 @@ def is_pure(obj: Any) -> bool:
 
     if isinstance(obj, type):
         return (
-            obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+            obj in PURE_BUILTINS
+            or obj in VALUE_TYPES
+            or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+            or is_placement(obj)
         )
     try:
         if obj in PURE_BUILTINS or obj in PURE_OF_TORCH:
             return True
     except TypeError:
         return False
+    if special_cases.PLACEMENT_METHODS.made(obj):
+        return True
     owner = getattr(obj, "__self__", None)
     if owner is not None and not isinstance(owner, types.ModuleType):
         if obj.__name__ in MANAGER_METHODS:

@@ -91,6 +91,8 @@ class Wrapping(Component):
             return SeqVar([self.constant(o) for o in obj], tuple)
         if is_constant(obj) or isinstance(obj, BY_REFERENCE):
             return Known(obj)
+        if type(obj) is types.MethodType and is_constant(obj.__self__):  # made anew whenever it is read
+            return MethodVar(self.constant(obj.__func__), Known(obj.__self__))
         return self.wrap(obj, KnownSource.of(obj), guard=False)
 
     def passing(self, value: object) -> Var:

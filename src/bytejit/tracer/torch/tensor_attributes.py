@@ -7,6 +7,7 @@ import types
 import torch
 
 from bytejit.common.graph_calls import set_data
+from bytejit.common.overriding import is_composed
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent
 from bytejit.guards.sources import Attr, Called, TensorGrad
@@ -40,6 +41,8 @@ class TensorAttributes(Component):
         if (self.t.overrides.modes or v.cls not in NONE_OVERRIDES) and (
             own := self.t.overrides.subclass_getattr(v, name)
         ) is not None:
+            return own
+        if v.cls is not None and is_composed(v.cls) and (own := self.t.composed_tensors.attribute(v, name)) is not None:
             return own
         if name == "grad":
             if v.source is not None:

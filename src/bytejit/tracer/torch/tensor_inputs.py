@@ -6,7 +6,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.common.errors import Bug
-from bytejit.common.overriding import TENSOR_CLASSES, answers_as_torch, overrides
+from bytejit.common.overriding import TENSOR_CLASSES, answers_as_torch, is_composed, overrides
 from bytejit.fake.tensor import Fake, fake_like
 from bytejit.guards.sources import Source
 from bytejit.tracer.core.component import Component
@@ -34,15 +34,19 @@ class TensorInputs(Component):
                 raise NotNow
             if dispatches(type(obj)) and overrides(type(obj)) == "own" and not special_cases.TORCH.made(type(obj)):
                 return self.opaque(obj, source)
-            check_class(type(obj))
-            self.t.overrides.relies_on_overrides()
+            if not is_composed(type(obj)):
+                check_class(type(obj))
+                self.t.overrides.relies_on_overrides()
         if torch._C._functorch.is_functorch_wrapped_tensor(obj):
             raise Break("a tensor inside a function transform")
         if self.t.graph_leaves:
             raise Bug(f"{source.name()} is looked at when the graph is finished")
-        sizes = self.t.sizes.input_sizes(obj, source)
-        self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, self.t.grad_matters))
-        fake = fake_like(obj, self.t.stores, *(sizes or ()))
+        if is_composed(type(obj)):
+            fake = self.t.composed_tensors.from_outside(obj, source)
+        else:
+            sizes = self.t.sizes.input_sizes(obj, source)
+            self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, self.t.grad_matters))
+            fake = fake_like(obj, self.t.stores, *(sizes or ()))
         node = self.t.graph.placeholder(self.placeholder_name(source))
         node.target = node.name  # unique, while the names of two sources may become equal
         # as it is when the graph begins: `requires_grad_`, `resize_` and `t_` change the fake

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.common.overriding import TENSOR_CLASSES
+from bytejit.common.overriding import TENSOR_CLASSES, is_composed
+from bytejit.common.packed_objects import PackedCall
 from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
+from bytejit.fake.composed import composed_in
 from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
@@ -217,6 +219,8 @@ class Tensors(Component):
     def run_fake(self, fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """fn(*args, **kwargs) on fakes. Raises: NeedsValue, Break."""
         try:
+            if self.t.composed_tensors.met and any(True for _ in composed_in((args, kwargs))) or type(fn) is PackedCall:
+                return self.t.composed_tensors.run(fn, args, kwargs)
             if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
                 return self.t.size_inference.run_symbolic(fn, args, kwargs)
             with self.t.fake_mode:
@@ -316,9 +320,10 @@ class Tensors(Component):
             if known is not None:  # in-place: the tensor itself, now made by this node
                 known.node = node if known.source is None else known.node
                 return known
-            if not isinstance(result, Fake):
+            composed = not isinstance(result, Fake) and is_composed(type(result)) and hasattr(result, "m")
+            if not composed and not isinstance(result, Fake):
                 raise Break(f"an operation that makes a {type(result).__name__}")
-            var = TensorVar(node, result)
+            var = TensorVar(node, result, cls=type(result) if composed else None)
             self.t.by_fake[id(result)] = var
             return conjugate_views.of_hidden(self.t, var) if result.conjugated else var
         if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
