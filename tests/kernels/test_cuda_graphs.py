@@ -63,7 +63,7 @@ class Device:
                     out.copy_(again)
 
         replayer.policy.say("recorded")
-        outside = cuda_capture.Outside(None, None)
+        outside = cuda_capture.Outside(None, cuda_capture.Pool(None, None, None))
         outside.fault = getattr(self.fn, "fault", None)
         return types.SimpleNamespace(replay=replay), result, outside
 
@@ -275,7 +275,7 @@ def test_outputs_are_allocated_outside(relaid: bool, monkeypatch: pytest.MonkeyP
         written.fill_(7)
         return out.copy_(x), x, x[1:], (inner := x * 2), inner[1:]
 
-    outside = cuda_capture.Outside(None, None)
+    outside = cuda_capture.Outside(None, cuda_capture.Pool(None, None, None))
     recorded = outside.through(Replaceable(call, {}, lambda returned: None) if relaid else call)
     x = torch.arange(3.0)
     result = recorded(x)

@@ -4,6 +4,7 @@ holds these. Against eager, on a pretended device."""
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -14,7 +15,7 @@ import bytejit
 from bytejit.codegen.emit import operands
 from bytejit.codegen.emit.grad_memory import GradMemory, old_grads
 from bytejit.common.holders import is_only_a_grad
-from bytejit.kernels import other_streams
+from bytejit.kernels import cuda_graphs, other_streams
 from tests.kernels.test_training_recordings import Net, Pretended, data
 
 Step = Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor, int], object]
@@ -211,6 +212,66 @@ def test_one_recording_is_enough(device: Pretended, between: Between) -> None:
     trained(Net(), bytejit.compile(step, fullgraph=True), between, 12)
     made = [len(s.recordings) for r in device.replayers for lane in r.lanes.values() for s in lane.sized.values()]
     assert max(made) == 1, made
+
+
+# ---- several recordings in one pool ---------------------------------------------------------------------------------
+def looks(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model(x).sum(1)
+
+
+@pytest.mark.parametrize("first", ["looks", "steps"])
+@pytest.mark.parametrize("lets_go", [False, True])
+def test_graphs_that_take_turns(device: Pretended, first: str, lets_go: bool) -> None:
+    """Two networks with a step each, and one that is only looked at: gradients stay until the next step of their own network,
+    whatever was recorded before or after, and whatever runs in between"""
+
+    def seen(compiled: Callable) -> list:
+        torch.manual_seed(0)
+        one, two = Net(), Net()
+        steps = [(m, torch.optim.SGD(m.parameters(), 0.1), compiled(copied_function(step))) for m in (one, two)]
+        look, other_look, out = compiled(copied_function(looks)), compiled(copied_function(looks)), []
+        for turn in range(18):
+            for m, optimizer, fn in steps if first == "steps" or turn >= 5 else ():
+                out.append(fn(m, optimizer, data(turn), turn))
+                out.append([p.grad.clone() for m, _, _ in steps for p in m.parameters() if p.grad is not None])
+            if lets_go and turn % 5 == 4:
+                one.zero_grad()
+            if first == "looks" or turn >= 7:
+                out += [look(one, data(turn)).clone(), other_look(two, data(turn)).clone()]
+            out.append([p.grad.clone() for m, _, _ in steps for p in m.parameters() if p.grad is not None])
+        return out
+
+    want = seen(lambda f: f)
+    got = seen(lambda f: bytejit.compile(f, fullgraph=True))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    anew = sum(t == "recorded again: gradients of another graph lay in its memory" for t in device.told)
+    assert device.replays[cuda_graphs.Replayer] > 20 and anew <= 4, device.told
+
+
+def test_sizes_that_take_turns(device: Pretended) -> None:
+    """Steps of one network on batches of two sizes, and gradients of both that are kept for a while"""
+
+    def seen(fn: Callable) -> list:
+        torch.manual_seed(0)
+        model, out, held = Net(), [], []
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for turn in range(30):
+            out.append(fn(model, optimizer, data(turn)[: 12 if turn % 3 else 7], turn))
+            if turn % 7 == 2:
+                held = [p.grad for p in model.parameters()]
+            out.append([g.clone() for g in held])
+        return out
+
+    want = seen(step)
+    got = seen(bytejit.compile(copied_function(step), fullgraph=True))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert device.replays[cuda_graphs.Replayer] > 10, device.told
+
+
+def copied_function(fn: Callable) -> Callable:
+    """The same function with code of its own: it is compiled by itself."""
+    return types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
 
 
 # ---- calls that fail ------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@ runs the graph again into the memory of its outputs."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,7 +17,7 @@ from torch import nn
 import bytejit
 from bytejit.backends.cpu import CpuTarget
 from bytejit.common.graph_info import info_of
-from bytejit.kernels import cuda_capture, cuda_graphs
+from bytejit.kernels import cuda_capture, cuda_graphs, training_recordings
 from bytejit.kernels.cuda_graphs import HANDING, Policy, replayed
 from bytejit.kernels.training_recordings import BackwardReplayer, ForwardReplayer
 
@@ -36,6 +38,16 @@ class Pretended:
         self.replayers: list[cuda_graphs.Replayer] = []
         self.replays = {ForwardReplayer: 0, BackwardReplayer: 0, cuda_graphs.Replayer: 0}
         self.told: list[str] = []
+        self.pool = cuda_capture.Pool(None, None, None)
+        self.lent: list[list[torch.Tensor]] = []  # of each recording: its gradients in the pool
+        stream = types.SimpleNamespace(cuda_stream=1)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+        monkeypatch.setattr(cuda_graphs, "warm_call", lambda call, inputs, *rest: call(*inputs))
+        monkeypatch.setattr(cuda_graphs, "pool_of", lambda device, stream: self.pool)
+        monkeypatch.setattr(training_recordings, "side_of", lambda device, stream: None)
+        monkeypatch.setattr(cuda_capture, "allocating", contextlib.nullcontext)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 1, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
         monkeypatch.setattr(cuda_graphs, "on_cpu", lambda t: False)
@@ -54,20 +66,28 @@ class Pretended:
         return made
 
     def capture(self, replayer: cuda_graphs.Replayer, lane: object, state: object, given: list) -> tuple:
+        outside = replayer.outside(lane, state)
         given = [address_of(t) if isinstance(t, torch.Tensor) else t for t in given]
         apart = [t.clone() if i in replayer.policy.written else t for i, t in enumerate(given)]
-        result = replayer.call(*apart)
+        recorded = outside.through(replayer.call)
+        if recorded.__defaults__ is not None:  # on a CPU the memory that is kept is of another kind
+            recorded.__defaults__ = tuple(outside.kept if isinstance(d, defaultdict) else d for d in recorded.__defaults__)
+        outside.kept = None
+        result = outside.moved_out(recorded(*apart), apart)
+        lent = [result[o].detach() for o, _ in replayer.policy.new_grads if result[o].untyped_storage()._cdata in outside.lent]
+        number = len(self.lent)
+        self.lent.append(lent)
 
         def replay() -> None:
             self.replays[type(replayer)] += 1
-            for o, _ in replayer.policy.new_grads:  # in its own pool, other values are made there first
-                result[o].fill_(float("nan"))
+            for t in [t for later in self.lent[number:] for t in later]:  # what else lies there is made first
+                t.fill_(float("nan"))  # gradients of earlier recordings were in use when memory was chosen
             for out, again in zip(result, replayer.call(*given), strict=True):
                 if isinstance(out, torch.Tensor):
                     out.copy_(again)
 
         replayer.policy.say("recorded")
-        return types.SimpleNamespace(replay=replay), result, cuda_capture.Outside(None, None)
+        return types.SimpleNamespace(replay=replay), result, outside
 
 
 @pytest.fixture

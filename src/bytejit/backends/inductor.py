@@ -89,8 +89,8 @@ def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_i
     if target.options.fused_rng:
         aten = fuse_draws(aten)
     inputs = aten.inputs()
-    for _, at in info_of(gm).new_grads:
-        inputs[at].meta["old_grad"] = True
+    for new, at in info_of(gm).new_grads:
+        inputs[at].meta["new_grad"] = new
     compiled = Compiled(gm, aten, target.options, target)
     call = compiled.frozen(example_inputs) if target.options.freeze else compiled.build(aten)
     stats = report_of(gm).stats

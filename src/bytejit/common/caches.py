@@ -5,6 +5,7 @@ BUILDING   owner: kernels.build_cpp   size: one entry a unit that is being built
 BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
 GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
 GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
+WARM_POOLS   owner: kernels.warm_calls  size: one entry a device and stream  cleared: when a training step is recorded, reset()
 GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
 GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
 STREAMED   owner: kernels.other_streams  size: one number an address of memory that a second stream used   cleared: never
@@ -22,6 +23,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 from .special_cases import NOT_THE_USERS
 
@@ -32,6 +34,7 @@ BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
 GPU_KERNELS: dict[tuple[str, int], object] = {}
 GRAPH_POOLS: weakref.WeakValueDictionary[tuple[int, int], object] = weakref.WeakValueDictionary()
+WARM_POOLS: dict[tuple[int, int], Any] = {}
 GRAPH_STREAMS: dict[tuple[int, int], object] = {}
 GRAPH_OUTPUTS: dict[int, weakref.ref] = {}
 STREAMED: set[int] = set()
@@ -47,6 +50,7 @@ def clear() -> None:
     LIBRARIES.clear()
     BINARIES.clear()
     GPU_CALLERS.clear()
+    WARM_POOLS.clear()
     COMPILERS.clear()
     DISKS.clear()
     WARNED.clear()

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
+
+from . import caches
 
 Holders = tuple[int, int, int, int]
 
@@ -27,6 +29,14 @@ def is_only_a_grad(parameter: torch.Tensor, storage: int) -> bool:
 def is_lone(tensor: Callable[[], torch.Tensor | None]) -> bool:
     """Whether a tensor that is some parameter's `.grad`, given by a weak reference, has no other holder, nor has its memory."""
     return holders_of(tensor) == of_a_lone_grad()
+
+
+def drop_lone_grads(parameters: Iterable[torch.Tensor]) -> None:
+    """Lets go of gradients that nobody else holds and that no other stream works on, as `zero_grad` does."""
+    for p in parameters:
+        grad = weakref.ref(p.grad) if p.grad is not None else None
+        if grad is not None and is_lone(grad) and p.grad.untyped_storage()._cdata not in caches.STREAMED:
+            p.grad = None
 
 
 def holders_of(tensor: Callable[[], torch.Tensor | None]) -> Holders:

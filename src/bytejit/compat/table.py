@@ -128,7 +128,7 @@ TORCH = (
     ),
     *_rows(
         "recordings of a GPU's work: streams and memory pools",
-        """_cuda_endAllocateToPool _cuda_getCurrentRawStream
+        """_cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_getCurrentRawStream
         _cuda_getDevice _cuda_isCurrentStreamCapturing _cuda_releasePool _storage_Use_Count _dispatch_keyset_full_after
         DispatchKey. DispatchKeySet. _has_storage""",
         probe="use",

@@ -11,6 +11,8 @@ from bytejit.common.spec import span_of
 
 from .cuda_capture import window
 
+SMALL = 4  # outputs are copied where those that are not are so many times as large
+
 
 def static_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Memory for the copy of an input: (what is copied into, the same as the input lies). One whose elements share memory is
@@ -19,6 +21,11 @@ def static_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         room = t.detach().new_empty(span_of(t.shape, t.stride()))
         laid = room.as_strided(t.shape, t.stride())
     return room if torch._debug_has_internal_overlap(t) == 1 or t.numel() > room.numel() else laid, laid
+
+
+def on_cpu(t: torch.Tensor) -> bool:
+    """Whether a tensor lies in the CPU's memory, where no GPU reads it."""
+    return t.device.type != "cuda"
 
 
 def lying(t: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
@@ -53,3 +60,15 @@ def giver(output: Any, given: Sequence, copies: bool) -> Callable[[Any, Sequence
             shape, stride, offset = output.shape, output.stride(), output.storage_offset() - t.storage_offset()
             return lambda _, inputs, rooms: inputs[i].as_strided(shape, stride, inputs[i].storage_offset() + offset)
     return copied if copies else alias
+
+
+def copied_apart(some: Sequence, others: Sequence, large: bool = False) -> bool:
+    """Whether some outputs are handed out as copies: where they are small beside the others (large: whatever their size), and
+    share no memory with these, as writes to it must be seen."""
+    own, held = bytes_held(some), bytes_held(others)
+    return (large or SMALL * sum(own.values()) <= sum(held.values())) and own.keys().isdisjoint(held)
+
+
+def bytes_held(outputs: Sequence) -> dict[int, int]:
+    """The bytes of each storage that outputs lie in."""
+    return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in outputs if isinstance(t, torch.Tensor)}

@@ -9,13 +9,15 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from bytejit.common import caches, special_cases
 from bytejit.common.errors import BytejitError
@@ -46,11 +48,37 @@ def others_at_work() -> bool:
 @dataclass
 class Pool:
     """Memory of what lives only within the recordings that are replayed on one stream of a device: any replay may overwrite
-    it. side: the stream that they are recorded on; keeper: torch forgets a pool when its last recording goes."""
+    it, but what was still in use there when the replayed one was recorded. side: the stream that they are recorded on; keeper:
+    torch forgets a pool when its last recording goes; recordings: how many were made; lent: gradients in it that the program
+    may have; lock: held while one is replayed."""
 
     handle: Any
     side: Any
     keeper: Any
+    recordings: int = 0
+    lent: list[LentGradients] = field(default_factory=list)
+    lock: Any = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True)
+class LentGradients:
+    """Gradients that lie in a pool. number: of the recording that makes them, in the order of recordings; memory: theirs, not
+    kept alive; held: asks that recording whether somebody has one, and not only as `.grad` of parameters that are given; others:
+    streams that the program says work on them."""
+
+    number: int
+    memory: tuple[StorageWeakRef, ...]
+    held: weakref.WeakMethod
+    others: list[torch.Stream]
+
+    def alive(self) -> bool:
+        """Whether their memory is in use."""
+        return any(not m.expired() for m in self.memory)
+
+    def in_the_way(self, replaced: Sequence[torch.Tensor]) -> bool:
+        """Whether the program would miss them after a call that gives new gradients to some parameters."""
+        held = self.held()
+        return self.alive() if held is None else held(replaced)
 
 
 def pool_of(device: int, stream: int) -> Pool:
@@ -175,16 +203,19 @@ class Outside:
     """Allocates the outputs of a call that is being recorded outside the pool, by torch's allocator. made: that memory, by
     storage. Keep it as long as the recording is replayed: it also holds values that the call makes and does not return
     (values that it writes into an input at its end). fault: reports an index out of range that a kernel found; None if no
-    kernel checks. pool: holds all other memory. own: the pool is for this recording alone; then outputs stay in it."""
+    kernel checks. pool: holds all other memory. own: the pool is for this recording alone; then outputs stay in it. lends:
+    positions of outputs that stay in the pool; lent: their memory."""
 
-    def __init__(self, stream: Any, pool: Pool, own: bool = False) -> None:
-        self.stream, self.pool, self.own = stream, pool, own
+    def __init__(self, stream: Any, pool: Pool, own: bool = False, lends: frozenset[int] = frozenset()) -> None:
+        self.stream, self.pool, self.own, self.lends = stream, pool, own, lends
         self.made: dict[int, torch.Tensor] = {}
+        self.lent: frozenset[int] = frozenset()
         self.fault: Any = None
         self.kept: dict | None = None  # the call's own memory, kept between plain calls
 
     def through(self, call: Callable) -> Callable:
-        """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
+        """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`), not even
+        that of old gradients."""
         if isinstance(call, Replaceable):
             call = call.now
         if not isinstance(call, types.FunctionType) or call.__defaults__ is None:
@@ -198,13 +229,21 @@ class Outside:
                 values[n] = defaultdict(list)
             elif n == "current_stream":
                 values[n] = partial(int, self.stream.cuda_stream)
-            elif n.startswith("new_") and not self.own:
-                values[n] = self.maker(v)
+            elif n == "old_grads":
+                values[n] = self.finder(v)
+            elif n.startswith("new_"):
+                values[n] = self.maker(v, gradient=n.endswith("_grad"))
         defaults = tuple(values.values())
         return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)
 
-    def maker(self, plain: Callable) -> Callable:
+    def finder(self, plain: Callable) -> Callable:
+        """What looks for old gradients whose memory new ones may have: new ones that stay in the pool need none."""
+        return no_memory if self.lends else plain
+
+    def maker(self, plain: Callable, gradient: bool) -> Callable:
         """An allocator like `plain`, outside the pool."""
+        if self.own or gradient and self.lends:
+            return plain
 
         def make(*given: Any) -> torch.Tensor:
             with torch.cuda.stream(self.stream), allocating():
@@ -215,12 +254,17 @@ class Outside:
         return make
 
     def moved_out(self, result: Any, given: Sequence) -> Any:
-        """The result with every tensor that lies in the pool copied out of it. Tensors in one memory stay in one."""
-        inputs = {t.untyped_storage()._cdata for t in given if isinstance(t, torch.Tensor)}
+        """The result with every tensor that lies in the pool copied out of it, but for those that are lent. Tensors in one memory
+        stay in one."""
+        inputs = storages_of(given)
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        others = storages_of(o for i, o in enumerate(outputs) if i not in self.lends)
+        self.lent = storages_of(outputs) - others - inputs - self.made.keys()
         moved: dict[int, torch.Tensor] = {}
+        staying = inputs | self.made.keys() | self.lent
 
         def out(t: Any) -> Any:
-            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made.keys():
+            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in staying:
                 return t
             t = t.resolve_conj().resolve_neg()
             if self.own:
@@ -228,13 +272,27 @@ class Outside:
             whole = bytes_of(t)
             room = moved.get(t.untyped_storage()._cdata)
             if room is None:
-                with torch.cuda.stream(self.stream), allocating():
-                    room = torch.empty_like(whole)
+                room = self.room(whole)
                 room.copy_(whole)
                 moved[t.untyped_storage()._cdata] = room
             return window(room, t)
 
-        return tuple(map(out, result)) if isinstance(result, (tuple, list)) else out(result)
+        return tuple(map(out, result)) if outputs is result else out(result)
+
+    def room(self, whole: torch.Tensor) -> torch.Tensor:
+        """Memory outside the pool like that of a tensor."""
+        with torch.cuda.stream(self.stream), allocating():
+            return torch.empty_like(whole)
+
+
+def no_memory(parameters: Sequence[torch.Tensor], stream: int) -> dict:
+    """Finds no old gradients whose memory new ones may have."""
+    return {}
+
+
+def storages_of(tensors: Iterable[Any]) -> frozenset[int]:
+    """The memory (its `_cdata`) of those that are tensors."""
+    return frozenset(t.untyped_storage()._cdata for t in tensors if isinstance(t, torch.Tensor))
 
 
 def bytes_of(t: torch.Tensor) -> torch.Tensor:

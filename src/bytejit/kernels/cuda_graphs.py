@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from bytejit.common import caches
-from bytejit.common.registry import count
+from bytejit.common.holders import drop_lone_grads
 from bytejit.guards.native_checker import exchange_fill
-from bytejit.kernels.cuda_buffers import giver, static_of
+from bytejit.kernels.cuda_buffers import copied_apart, giver, on_cpu, static_of
 from bytejit.kernels.cuda_recording import Recording
 
 from .cuda_capture import (
@@ -40,6 +40,8 @@ from .cuda_capture import (
     pool_of,
 )
 from .cuda_launch import address_check
+from .recording_policy import Policy
+from .warm_calls import end_warm_calls, warm_call
 
 WARM = 2  # plain calls before anything is timed or recorded
 TIMED = 3  # calls of each kind that are timed
@@ -48,39 +50,15 @@ GAIN = 0.95  # a replay must take less than this part of a plain call
 HANDING = 2  # recordings whose outputs are handed out
 RERECORDS = 6  # recordings made anew because addresses changed, after which it stays plain
 SHAPES = 8  # combinations of sizes that get recordings of their own
-SMALL = 4  # outputs are copied where those that are not are so many times as large
 STREAMS = 4  # streams that do
 PUT_OFF = 8  # calls that find other threads at work, after which `auto` stays plain
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What is known about a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
-    writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the
-    counters; fresh: inputs that are new tensors in each call: small, and always copied; new_grads: (output, input): the output
-    becomes the input's `.grad`, and nothing reads what that was."""
-
-    how: str
-    device: int
-    weights: frozenset[int] = frozenset()
-    written: frozenset[int] = frozenset()
-    reason: str = ""
-    tell: Callable[[str], None] | None = field(default=None, compare=False)
-    fresh: frozenset[int] = frozenset()
-    new_grads: tuple[tuple[int, int], ...] = ()
-
-    def say(self, what: str) -> None:
-        """Count what became of the graph's recording, and tell it."""
-        count("cudagraphs", what)
-        if self.tell is not None:
-            self.tell(what)
 
 
 def replayed(call: Callable, policy: Policy, make: Callable[[Callable, Policy], Replayer] | None = None) -> Callable:
     """`call`, replayed from a CUDA graph where that is possible and pays. make: the replayer; default: `Replayer`."""
     if policy.reason:
         policy.say(f"not recorded: {policy.reason}")
-        return call
+        return FirstStep(call, policy) if policy.warm and make is None else call
     return (make or Replayer)(call, policy)
 
 
@@ -97,6 +75,7 @@ class InputsState:
     moved: set[int] = field(default_factory=set)  # inputs whose address did not repeat
     rerecords: int = 0
     put_off: int = 0  # calls that were not recorded because of other threads
+    lends: bool = True  # gradients stay where a recording makes them
     verdict: str = ""  # why it stays plain
 
 
@@ -108,23 +87,6 @@ class Lane:
     lock: Any = field(default_factory=threading.Lock)
     sized: dict[tuple, InputsState] = field(default_factory=dict)
     pool: Pool | None = None
-
-
-def on_cpu(t: torch.Tensor) -> bool:
-    """Whether a tensor lies in the CPU's memory, where no GPU reads it."""
-    return t.device.type != "cuda"
-
-
-def copied_apart(some: Sequence, others: Sequence, large: bool = False) -> bool:
-    """Whether some outputs are handed out as copies: where they are small beside the others (large: whatever their size), and
-    share no memory with these, as writes to it must be seen."""
-    own, held = bytes_held(some), bytes_held(others)
-    return (large or SMALL * sum(own.values()) <= sum(held.values())) and own.keys().isdisjoint(held)
-
-
-def bytes_held(outputs: Sequence) -> dict[int, int]:
-    """The bytes of each storage that outputs lie in."""
-    return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in outputs if isinstance(t, torch.Tensor)}
 
 
 class Replayer:
@@ -173,10 +135,10 @@ class Replayer:
             return self.call(*inputs)
         state.calls += 1
         if state.calls <= WARM:
-            return self.note(state, inputs, self.call(*inputs))
+            return self.note(state, inputs, self.plain(lane, inputs))
         measured = self.policy.how == "auto" or state.moved - self.policy.weights - self.policy.fresh
         if state.calls <= WARM + TIMED and measured:
-            return self.time_plain(state, inputs)
+            return self.time_plain(lane, state, inputs)
         return self.by_recording(lane, state, inputs)
 
     def key(self, inputs: Sequence) -> tuple | None:
@@ -194,11 +156,17 @@ class Replayer:
         state.seen = [now]
         return result
 
-    def time_plain(self, state: InputsState, inputs: Sequence) -> Any:
+    def plain(self, lane: Lane, inputs: Sequence) -> Any:
+        """A call before anything is recorded."""
+        if not self.policy.warm or RECORDING.locked():
+            return self.call(*inputs)
+        return warm_call(self.call, inputs, self.policy.device, lane.stream, self.policy.gradients)
+
+    def time_plain(self, lane: Lane, state: InputsState, inputs: Sequence) -> Any:
         """A plain call, timed; `auto` gives up when the GPU, not the host, takes the time."""
         self.wait()
         start = time.perf_counter()
-        result = self.call(*inputs)
+        result = self.plain(lane, inputs)
         queued = time.perf_counter() - start
         self.wait()
         total = time.perf_counter() - start
@@ -214,6 +182,8 @@ class Replayer:
     def stays_plain(self, state: InputsState, why: str) -> None:
         """Drop the recordings, for good."""
         state.verdict, state.recordings = why, []
+        for stream in self.lanes:
+            end_warm_calls(self.policy.device, stream)
         self.policy.say(f"not recorded: {why}")
 
     def check(self, addresses: Sequence[int | None]) -> Callable[..., int]:
@@ -247,9 +217,24 @@ class Replayer:
             if recording is None:
                 return self.call(*inputs)
             state.recordings.append(recording)
-        if state.timed < TIMED and state.plain < float("inf"):
-            return self.time_replay(state, recording, inputs)
-        return recording.replay(inputs)
+        if not recording.pool.lock.acquire(False):
+            return self.call(*inputs)
+        try:
+            if recording.pool.lent and recording.would_spoil([inputs[i] for _, i in self.policy.new_grads]):
+                return self.another_has_lent(state, recording, inputs)
+            if state.timed < TIMED and state.plain < float("inf"):
+                return self.time_replay(state, recording, inputs)
+            return recording.replay(inputs)
+        finally:
+            recording.pool.lock.release()
+
+    def another_has_lent(self, state: InputsState, recording: Recording, inputs: Sequence) -> Any:
+        """A plain call, as a replay would write over gradients that a later recording made. The next one is recorded anew, where
+        they are not, and lends nothing, so that two graphs whose gradients live at once do so once each."""
+        state.recordings.remove(recording)
+        state.lends = False
+        self.policy.say("recorded again: gradients of another graph lay in its memory")
+        return self.call(*inputs)
 
     def time_replay(self, state: InputsState, recording: Recording, inputs: Sequence) -> Any:
         """A replay, timed; after the last one the faster way is taken."""
@@ -327,8 +312,9 @@ class Replayer:
             give,
             single,
             self.check(addresses),
+            outside.pool,
             kept=tuple(outside.made.values()),
-            pool=outside.pool,
+            lent=outside.lent,
             fault=outside.fault,
             written=tuple(i for i in sorted(policy.written) if i < len(inputs)),
         )
@@ -339,25 +325,30 @@ class Replayer:
     def copied(self, outputs: Sequence) -> frozenset[int]:
         """The outputs that are handed out as copies by every recording: small ones beside gradients. Who keeps the loss of one
         step while the next one runs would keep the memory of its gradients."""
-        grads = {o for o, _ in self.policy.new_grads}
+        grads = self.policy.gradients
         others = [t for o, t in enumerate(outputs) if o not in grads]
         if not grads or not copied_apart(others, [outputs[o] for o in grads]):
             return frozenset()
         return frozenset(range(len(outputs))) - grads
 
-    def outside(self, lane: Lane) -> Outside:
-        """Chooses the stream and the pool of a recording's memory."""
+    def outside(self, lane: Lane, state: InputsState) -> Outside:
+        """Chooses the stream and the pool of a recording's memory. New gradients stay there: the next replay makes them anew, and
+        until then nothing else is in their place."""
         device = self.policy.device
         lane.pool = pool_of(device, lane.stream)
-        return Outside(torch.cuda.current_stream(device), lane.pool)
+        lends = self.policy.gradients if state.lends else frozenset()
+        return Outside(torch.cuda.current_stream(device), lane.pool, lends=lends)
 
     def capture(self, lane: Lane, state: InputsState, given: Sequence) -> tuple[Any, Any, Outside] | None:
         """(CUDA graph, what the call returned, what it has outside the pool), from a stream of our own. The memory that plain
         calls have left in the allocator's hands goes back to the device: a recording has its own."""
         device = self.policy.device
-        torch.cuda.empty_cache()
-        outside = self.outside(lane)
+        outside = self.outside(lane, state)
         call = outside.through(self.call)
+        if outside.lends:
+            drop_lone_grads(given[i] for _, i in self.policy.new_grads)
+        end_warm_calls(device, lane.stream)
+        torch.cuda.empty_cache()
         result: list = []
         graph, failure = captured(
             lambda: result.append(outside.moved_out(call(*given), given)), device, outside.pool.handle, outside.pool.side
@@ -377,3 +368,16 @@ class Replayer:
         caches.GRAPH_POOLS.pop((self.policy.device, lane.stream), None)
         lane.pool = None
         self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
+
+
+class FirstStep(Replayer):
+    """A training step that is not recorded: in most programs the one that makes the optimizer's state. Its first calls share
+    memory with the recordings of the steps after it."""
+
+    def choose(self, lane: Lane, inputs: Sequence) -> Any:
+        state = lane.sized.setdefault((), InputsState())
+        state.calls += 1
+        if state.calls <= WARM:
+            return self.plain(lane, inputs)
+        end_warm_calls(self.policy.device, lane.stream)
+        return self.call(*inputs)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from bytejit.common.holders import is_only_a_grad
 from bytejit.kernels.cuda_buffers import alias, copied, lying
 
 from . import other_streams
 from .cuda_capture import (
+    LentGradients,
     Pool,
     bytes_of,
 )
@@ -24,9 +27,10 @@ class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
     outputs: what the call returned; give: how each is handed out; copied: the memory of those of which copies are;
     storages: that of those which are handed out themselves, places: their `_cdata`; idle: how many hold these while nobody has
-    an output, in C++ and in Python; grads: of places, those that become `.grad` of an input, and the input; others: streams
-    that the program says work on outputs; kept, pool: memory that it writes, kept alive; fault: as in `Outside`; written:
-    inputs whose version counts a write in each replay."""
+    an output, in C++ and in Python; grads: of places, those that become `.grad` of an input, and the input; lent: of places,
+    those in the pool; others: streams that the program says work on outputs; kept, pool: memory that it writes, kept alive;
+    fault: as in `Outside`; written: inputs whose version counts a write in each replay; number: in the order of the pool's
+    recordings."""
 
     graph: Any
     device: int
@@ -36,6 +40,7 @@ class Recording:
     give: tuple[Callable[[Any, Sequence, dict[int, torch.Tensor]], Any], ...]
     single: bool
     moved: Callable[..., int]  # (*inputs) -> the first that is not where it was, or -1
+    pool: Pool
     copied: dict[int, torch.Tensor] = field(default_factory=dict)
     storages: tuple[torch.UntypedStorage, ...] = ()
     places: tuple[int, ...] = ()
@@ -43,9 +48,10 @@ class Recording:
     grads: dict[int, int] = field(default_factory=dict)
     others: list[torch.Stream] = field(default_factory=list)
     kept: tuple[torch.Tensor, ...] = ()
-    pool: Pool | None = None
     fault: Any = None
     written: tuple[int, ...] = ()
+    lent: frozenset[int] = frozenset()
+    number: int = 0
 
     def __repr__(self) -> str:
         direct = sum(a is not None for a in self.addresses)
@@ -57,7 +63,7 @@ class Recording:
         pairs = [(o, g) for o, g in zip(self.outputs, self.give) if g in (alias, copied)]
         self.copied = {o.untyped_storage()._cdata: bytes_of(o) for o, g in pairs if g is copied}
         own = {o.untyped_storage()._cdata: o.untyped_storage() for o, g in pairs if g is alias}
-        self.storages, self.places = tuple(own.values()), tuple(own)
+        self.storages, self.places, self.lent = tuple(own.values()), tuple(own), self.lent & own.keys()
         self.grads = {self.outputs[o].untyped_storage()._cdata: i for o, i in new_grads if self.give[o] is alias}
         del pairs, own
         old = [inputs[i].grad for _, i in new_grads]
@@ -67,6 +73,12 @@ class Recording:
         self.idle = tuple(n - (s in taken) for n, s in zip(now, self.places)), references
         if self.storages:
             other_streams.watch(self.places, self)
+        self.pool.recordings += 1
+        self.number = self.pool.recordings
+        if self.lent:
+            memory = tuple(StorageWeakRef(s) for s, p in zip(self.storages, self.places) if p in self.lent)
+            lent = LentGradients(self.number, memory, weakref.WeakMethod(self.lent_held), self.others)
+            self.pool.lent = [*(other for other in self.pool.lent if other.alive()), lent]
 
     def holders(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns how many hold the memory of each output, in C++ and in Python."""
@@ -82,14 +94,31 @@ class Recording:
         more = [(s, n - i) for s, n, i in zip(self.places, now[0], self.idle[0]) if n > i]
         return any(n > 1 or s not in self.grads or not is_only_a_grad(inputs[self.grads[s]], s) for s, n in more)
 
+    def lent_held(self, replaced: Sequence[torch.Tensor]) -> bool:
+        """Whether somebody has a gradient that lies in the pool, and not only as `.grad` of one of these parameters."""
+        now = self.holders()
+        if now == self.idle:
+            return False
+        if now[1] != self.idle[1]:
+            return True
+        more = [(s, n - i) for s, n, i in zip(self.places, now[0], self.idle[0]) if n > i and s in self.lent]
+        owner = {p.grad.untyped_storage()._cdata: p for p in replaced if isinstance(p.grad, torch.Tensor)}
+        return any(n > 1 or s not in owner or not is_only_a_grad(owner[s], s) for s, n in more)
+
+    def would_spoil(self, replaced: Sequence[torch.Tensor]) -> bool:
+        """Whether a replay writes over gradients that the program still has after it. Those of recordings that were made before
+        this one were in use when its memory was chosen."""
+        return any(lent.number > self.number and lent.in_the_way(replaced) for lent in self.pool.lent)
+
     def replay(self, inputs: Sequence) -> Any:
         """Replay with these inputs and return the outputs. An out-of-memory error is raised before anything is written. Raises:
         DeviceFault (of an earlier replay)."""
         if self.fault is not None and self.fault.word.value:
             self.fault.report()
         rooms = {s: torch.empty_like(t) for s, t in self.copied.items()}
-        if self.others:
-            other_streams.wait_for(self.others, self.device)
+        for others in (self.others, *(lent.others for lent in self.pool.lent)):
+            if others:
+                other_streams.wait_for(others, self.device)
         if self.statics:
             torch._foreach_copy_(list(self.statics.values()), [lying(inputs[i], t) for i, t in self.statics.items()])
         self.graph.replay()

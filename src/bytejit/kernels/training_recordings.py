@@ -19,8 +19,9 @@ import torch
 
 from bytejit.kernels.cuda_recording import Recording
 
+from .cuda_buffers import copied_apart
 from .cuda_capture import Outside, Pool, side_of
-from .cuda_graphs import InputsState, Lane, Policy, Replayer, copied_apart
+from .cuda_graphs import InputsState, Lane, Policy, Replayer
 
 
 @dataclass
@@ -55,7 +56,7 @@ class ForwardReplayer(Replayer):
         self.passes = passes
         self.lends = False  # results are kept by the program: copies of them are handed out, whatever their size
 
-    def outside(self, lane: Lane) -> Outside:
+    def outside(self, lane: Lane, state: InputsState) -> Outside:
         """A new pool, which lives as long as the recording."""
         device = self.policy.device
         pool = Pool(torch.cuda.graph_pool_handle(), side_of(device, lane.stream), None)

@@ -149,9 +149,10 @@ class Aten:
         found = [n for n in self.graph.nodes if n.op == "placeholder"]
         return found[: len(found) - len(self.constants)]
 
-    def old_grads(self) -> tuple[int, ...]:
-        """The inputs whose `.grad` dies at the end of a call, and is not read."""
-        return tuple(i for i, n in enumerate(self.inputs()) if "old_grad" in n.meta)
+    def old_grads(self) -> dict[int, tuple[int, ...]]:
+        """Inputs whose `.grad` dies at the end of a call, and is not read -> the value that takes its place, if it is one."""
+        found = {i: n.meta["new_grad"] for i, n in enumerate(self.inputs()) if "new_grad" in n.meta}
+        return {i: positions(self.outputs[at]) for i, at in found.items()}
 
     def text(self) -> str:
         """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs

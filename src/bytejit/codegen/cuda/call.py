@@ -162,7 +162,7 @@ class CudaPrinter(CallPrinter):
         self.blocks = blocks_of(plan, scratch)
         self.in_use: dict[int, list[str]] = {}  # block -> the locals that hold it
         self.typed: dict[str, str] = {}  # local that holds memory as elements of a dtype -> the local that holds its bytes
-        constants, replaced = ((), ()) if aten is None else (aten.constants, aten.old_grads())
+        constants, replaced = ((), {}) if aten is None else (aten.constants, aten.old_grads())
         super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -34,7 +35,7 @@ class Printed(Protocol):
 class Operands:
     """What a call function's text refers to: names, sizes, tensors, views. runs: the loaded function of each of `source.runs`;
     constants: tensors for the last inputs, the caller passes the first `given`; overrides: functions to call for targets,
-    instead of torch's dispatcher; replaced: inputs whose `.grad` dies at the end of the call."""
+    instead of torch's dispatcher; replaced: as in `Aten.old_grads`."""
 
     def __init__(
         self,
@@ -43,10 +44,12 @@ class Operands:
         runs: Sequence[Any],
         constants: Sequence[Any] = (),
         overrides: dict[str, Callable] | None = None,
-        replaced: Sequence[int] = (),
+        replaced: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.replaced = replaced
+        views = (plan.outputs[o].view for found in replaced.values() for o in found)
+        self.new_grads = {v.buffer for v in views if v is not None}
         self.at = 0  # the step that is printed
         self.safe_from = self._first_safe_step()
         self.lines: list[str] = []
@@ -154,12 +157,9 @@ class Operands:
         return self.text[buffer]
 
     def may_replace(self, b: Buffer) -> bool:
-        """Whether an output may be a gradient that takes the place of another: as large as one that dies. Where a step may still
-        fail, the program may see the old gradients again."""
-        if not self.replaced or self.at < self.safe_from or not self.is_large(b.name):
-            return False
-        names = (self.plan.inputs[i] for i in self.replaced)
-        return any(name is not None and same_kind(self.plan.buffers[name], b) for name in names)
+        """Whether an output is a gradient that may take the place of another. Where a step may still fail, the program may see
+        the old gradients again."""
+        return b.name in self.new_grads and self.at >= self.safe_from and self.is_large(b.name)
 
     def raises(self, run: Any) -> bool:
         """Whether a run of kernels raises within the call for the values that it reads."""
@@ -240,8 +240,3 @@ class Operands:
     def maker(self, dtype: torch.dtype) -> Callable:
         """The function that allocates outputs of a dtype: called with shape and stride."""
         return torch.empty(0, dtype=dtype).new_empty_strided
-
-
-def same_kind(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers have one shape and dtype."""
-    return (a.shape, a.dtype) == (b.shape, b.dtype)
