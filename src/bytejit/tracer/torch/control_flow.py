@@ -9,6 +9,7 @@ import torch
 
 from bytejit.common.graph_calls import GraphCall
 from bytejit.common.graph_modules import module_of
+from bytejit.fake.tensor import with_history
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -20,6 +21,19 @@ PARAMETERS = ("pred", "true_fn", "false_fn", "operands")
 WHAT = "torch.cond of branches"
 
 
+class OfBoth(torch.autograd.Function):
+    """The results of a branch as results of both: each input gets a gradient, of zeros where only the other branch reads it."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple:
+        ctx.rest = [(x.shape, x.dtype, x.device) for x in tensors[count:]]
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
+        return None, *grads, *(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.rest)
+
+
 class Branches(GraphCall):
     """Runs the first of two graphs of the same inputs where a tensor holds, else the second. Their results are tuples."""
 
@@ -27,7 +41,9 @@ class Branches(GraphCall):
         first, second = parts
 
         def run(predicate: torch.Tensor, *inputs: Any) -> tuple:
-            return (first if predicate else second).forward(*inputs)
+            found = (first if predicate else second).forward(*inputs)
+            tracked = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+            return OfBoth.apply(len(found), *found, *tracked) if tracked and torch.is_grad_enabled() else found
 
         super().__init__(run, "cond", "torch.cond", parts)
         self.__module__ = "bytejit"
@@ -115,16 +131,24 @@ def _joined(t: Tracer, predicate: TensorVar, yes: tuple[list, Var], no: tuple[li
     parts = tuple(part_of(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
     t.sizes.erase([*yes[0], *no[0]])
     call = t.tensors.add_node(Branches(parts), None, (predicate.node, *taken), {})
-    made = []
-    for i, (a, b) in enumerate(pairs):
+    made, follows = [], torch.is_grad_enabled() and any(gradients_of(n) for n in taken)
+    for i, (a, _) in enumerate(pairs):
         node = t.tensors.add_node(operator.getitem, None, (call, i), {})
         with t.fake_mode:
-            fake = (a if a.fake.requires_grad else b).fake.clone(memory_format=torch.preserve_format)
+            fake = a.fake.detach().clone(memory_format=torch.preserve_format)
+        if follows and (fake.is_floating_point() or fake.is_complex()):
+            fake = with_history(fake.requires_grad_())
         node.meta["val"] = fake
         made.append(expect(t.tensors.wrap_result(node, fake), TensorVar))
     call.meta["val"] = tuple(v.fake for v in made)
     tensors = iter(made)
     return _like(t, yes[1], iter([next(tensors) if isinstance(a, TensorVar) else a for a in first]))
+
+
+def gradients_of(n: torch.fx.Node) -> bool:
+    """Whether a node's value is a tensor that gradients are followed to."""
+    value = n.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def part_of(taken: list[torch.fx.Node], nodes: list[torch.fx.Node], outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
