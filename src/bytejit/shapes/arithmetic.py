@@ -127,21 +127,33 @@ def total(first: Number, numbers: list[Number]) -> Number:
 
 
 def bits(function: Callable, a: Number, b: Number) -> Number:
-    """A bitwise operator of two ints. The ints become constants, unless one of them is a mask of the lowest bits (as 0xff)
-    or of all other bits."""
+    """A bitwise operator of two ints. The ints become constants, unless one of them is one before."""
     if isinstance(a.value, int):
         a, b = b, a
     mask = b.value
     if a.kind is not int or b.kind is not int or type(mask) is not int:
         return a.make(function(a.int_(), b.int_()), int)
-    low = mask if mask >= 0 else ~mask
-    if low & (low + 1) or mask < 0 and function is not operator.and_:
-        return a.make(function(a.int_(), b.int_()), int)
-    lowest = divided("mod", a, a.wrap_int(low + 1))
+    if mask < 0:  # a & mask == a - (a & ~mask)
+        common = binary("sub", a, _common(a, ~mask))
+    else:
+        common = _common(a, mask)
     if function is operator.and_:
-        return lowest if mask >= 0 else binary("sub", a, lowest)
-    changed = b if function is operator.or_ else binary("sub", b, lowest)
-    return binary("add", binary("sub", a, lowest), changed)
+        return common
+    changed = b if function is operator.or_ else binary("sub", b, common)
+    return binary("add", binary("sub", a, common), changed)
+
+
+def _common(a: Number, mask: int) -> Number:
+    """a & mask of a mask that is not negative: of each run of ones in it, the bits of `a` there."""
+    parts = []
+    while mask:
+        low = mask & -mask
+        end = (mask + low) & ~mask
+        end &= -end  # the first zero above the lowest ones
+        upper = divided("mod", a, a.wrap_int(end))
+        parts.append(upper if low == 1 else binary("sub", upper, divided("mod", a, a.wrap_int(low))))
+        mask &= -end
+    return total(a, parts) if parts else a.wrap_int(0)
 
 
 def shifted_left(a: Number, b: Number) -> Number:
