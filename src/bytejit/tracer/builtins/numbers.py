@@ -129,9 +129,10 @@ def round_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.divmod)
 def divmod_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     a, b = args
-    own = any(isinstance(x, Known) and is_own_class(x.obj) for x in (a, b))  # its metaclass may have the operator
-    if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)) and not own:
-        return t.operators.fold(divmod, a.obj, b.obj)
+    constants = [x for x in (a, b) if isinstance(x, Known) and type(x) is not SymVar]
+    own = any(is_own_class(x.obj) for x in constants)  # its metaclass may have the operator
+    if len(constants) == 2 and not own:
+        return t.operators.fold(divmod, *(x.obj for x in constants))
     if own or not all(isinstance(x, (Known, SymVar)) for x in (a, b)):
         return t.operators.binary("divmod", a, b)
     return SeqVar([t.operators.binary("floordiv", a, b), t.operators.binary("mod", a, b)], tuple)
