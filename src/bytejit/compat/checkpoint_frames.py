@@ -59,14 +59,15 @@ def _state_of(pack: Callable) -> Any:
 
 @functools.cache
 def _names_hold() -> bool:
-    """Whether a checkpoint of our own is found by the names. It has no tensor; costs some 100 us, once."""
+    """Whether a checkpoint of our own is found by the names. The program's, which may be at work, does not see what this one
+    saves: it counts what it is given. Costs some 100 us, once."""
     found: list[Any] = []
 
     def within(_: None) -> None:
         found.append(_state_of(_hooks_of(False)[0]))
 
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
             CHECKPOINT(within, None, use_reentrant=False, preserve_rng_state=False)
     except Exception:  # it holds something else: whatever looking there raises
         return False
