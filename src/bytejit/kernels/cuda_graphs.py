@@ -9,7 +9,8 @@ into memory of the recording. Inputs that the graph writes are always used where
 stream share one memory pool for what lives only within them: any replay may overwrite it. So outputs lie outside the pool,
 in memory of their recording, and stay valid (a graph may be called several times within one call of the program's function):
 a recording whose outputs somebody still holds is not replayed, a second one takes turns with it, and a third hands out
-copies. Each stream that calls come on has recordings of its own.
+copies. New gradients of a whole step do lie in the pool (`Recording.lent`): the next replay makes them anew, and a recording that
+would write over those of a later one is made anew without. Each stream that calls come on has recordings of its own.
 What cannot be recorded runs as it would without, counted under "cudagraphs" with the reason.
 """
 
