@@ -14,9 +14,15 @@ import bytejit
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize(("kind", "bidirectional"), [(nn.LSTM, False), (nn.LSTM, True), (nn.GRU, False), (nn.RNN, True)])
 def test_recurrent_layers_under_autocast(kind: type, bidirectional: bool, train: bool, backend: str) -> None:
-    """oneDNN's LSTM is cast as a whole, and takes plain sizes only"""
+    """oneDNN's LSTM is cast as a whole, and takes plain sizes only. Where it has none for the CPU, both raise"""
     layer = kind(8, 16, bidirectional=bidirectional, batch_first=True)
     compiled = bytejit.compile(layer, backend=backend)
+    if kind is nn.LSTM and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        for f in (layer, compiled):
+            with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(train):
+                with pytest.raises(RuntimeError, match="could not create a primitive"):
+                    f(torch.ones(2, 6, 8))
+        return
     for batch in (2, 3, 5):
         results = []
         for f in (layer, compiled):

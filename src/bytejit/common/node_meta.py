@@ -23,7 +23,7 @@ class NodeMeta(TypedDict, total=False):
     spec: Spec | tuple  # of the result, or of each result; a symbolic number for an input that is one
     opaque: bool  # of a constant: it lies in a library's own layout, and only the call that it was packed for reads it
     fresh: bool  # of an input: it is new in each call, made by the code around the graph
-    old_grad: bool  # of an input: the old tensor of its `.grad` dies at the end of the call, and nothing reads it
+    new_grad: int  # of an input: the output that takes the place of its `.grad`, whose old tensor nothing reads
     numbers: tuple[str, ...]  # of an input that holds symbolic floats: their texts
     checkpointed: bool  # the call was recorded within a checkpointed part, the first time that it ran
     returns: tuple  # the strides that a library will return, where they are not those of eager
