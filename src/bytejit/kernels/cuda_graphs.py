@@ -221,7 +221,7 @@ class Replayer:
         if not recording.pool.lock.acquire(False):
             return self.call(*inputs)
         try:
-            if recording.pool.lent and recording.would_spoil([inputs[i] for _, i in self.policy.new_grads]):
+            if recording.would_spoil(inputs, self.policy.new_grads):
                 return self.another_has_lent(state, recording, inputs)
             if state.timed < TIMED and state.plain < float("inf"):
                 return self.time_replay(state, recording, inputs)

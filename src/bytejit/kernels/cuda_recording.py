@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,29 +86,31 @@ class Recording:
 
     def held(self, inputs: Sequence) -> bool:
         """Whether somebody will still have an output, copies aside, after a call on these inputs."""
-        now = self.holders()
-        if now == self.idle:
-            return False
-        if now[1] != self.idle[1]:
-            return True
-        more = [(s, n - i) for s, n, i in zip(self.places, now[0], self.idle[0]) if n > i]
-        return any(n > 1 or s not in self.grads or not is_only_a_grad(inputs[self.grads[s]], s) for s, n in more)
+        return self.held_beyond(self.places, lambda: {s: inputs[i] for s, i in self.grads.items()})
 
     def lent_held(self, replaced: Sequence[torch.Tensor]) -> bool:
         """Whether somebody has a gradient that lies in the pool, and not only as `.grad` of one of these parameters."""
+        return self.held_beyond(
+            self.lent, lambda: {p.grad.untyped_storage()._cdata: p for p in replaced if isinstance(p.grad, torch.Tensor)}
+        )
+
+    def held_beyond(self, places: Container[int], parameters: Callable[[], dict[int, torch.Tensor]]) -> bool:
+        """Whether somebody has the memory of an output in `places`, and not only as `.grad` of the parameter that `parameters`
+        gives for it; asked only where somebody has some."""
         now = self.holders()
         if now == self.idle:
             return False
         if now[1] != self.idle[1]:
             return True
-        more = [(s, n - i) for s, n, i in zip(self.places, now[0], self.idle[0]) if n > i and s in self.lent]
-        owner = {p.grad.untyped_storage()._cdata: p for p in replaced if isinstance(p.grad, torch.Tensor)}
+        more = [(s, n - i) for s, n, i in zip(self.places, now[0], self.idle[0]) if n > i and s in places]
+        owner = parameters()
         return any(n > 1 or s not in owner or not is_only_a_grad(owner[s], s) for s, n in more)
 
-    def would_spoil(self, replaced: Sequence[torch.Tensor]) -> bool:
+    def would_spoil(self, inputs: Sequence, new_grads: Sequence[tuple[int, int]]) -> bool:
         """Whether a replay writes over gradients that the program still has after it. Those of recordings that were made before
-        this one were in use when its memory was chosen."""
-        return any(lent.number > self.number and lent.in_the_way(replaced) for lent in self.pool.lent)
+        this one were in use when its memory was chosen. new_grads: as in `Policy`."""
+        later = [lent for lent in self.pool.lent if lent.number > self.number]
+        return bool(later) and any(lent.in_the_way([inputs[i] for _, i in new_grads]) for lent in later)
 
     def replay(self, inputs: Sequence) -> Any:
         """Replay with these inputs and return the outputs. An out-of-memory error is raised before anything is written. Raises:
