@@ -30,6 +30,7 @@ OPERATORS: dict[str, Callable] = {
     "mod": operator.mod,
     "max": max,
     "min": min,
+    "and": operator.and_,
 }
 COMPARISONS: dict[str, Callable] = {
     "eq": operator.eq,
@@ -127,13 +128,15 @@ def total(first: Number, numbers: list[Number]) -> Number:
 
 
 def bits(function: Callable, a: Number, b: Number) -> Number:
-    """A bitwise operator of two ints. The ints become constants, unless one of them is one before."""
+    """A bitwise operator of two ints. a | b == a + b - (a & b), a ^ b == (a | b) - (a & b)."""
     if isinstance(a.value, int):
         a, b = b, a
     mask = b.value
-    if a.kind is not int or b.kind is not int or type(mask) is not int:
+    if a.kind is not int or b.kind is not int or isinstance(a.value, int):
         return a.make(function(a.int_(), b.int_()), int)
-    if mask < 0:  # a & mask == a - (a & ~mask)
+    if type(mask) is not int:
+        common = binary("and", a, b)
+    elif mask < 0:  # a & mask == a - (a & ~mask)
         common = binary("sub", a, _common(a, ~mask))
     else:
         common = _common(a, mask)

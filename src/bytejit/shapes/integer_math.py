@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,21 @@ class Least(_OneOfTwo):
     """min(a, b) of integers."""
 
     choose = staticmethod(min)
+
+
+class BitAnd(sympy.Function):
+    """a & b of integers: of those in two's complement without end, as Python's are. a | b and a ^ b are sums of it."""
+
+    nargs = 2
+    is_integer = True
+
+    @classmethod
+    def eval(cls, a: Any, b: Any) -> Any:
+        if a == b:
+            return a
+        if a.is_Integer and b.is_Integer:
+            return sympy.Integer(int(a) & int(b))
+        return cls(b, a) if str(b) < str(a) else None  # one form of both orders
 
 
 class Floor(sympy.Function):
@@ -229,6 +245,7 @@ _TEXTS: dict[type, Callable] = {
     Mod: lambda a, b: (f"{_in(a, _ATOM)}%{_in(b, _ATOM)}", _QUOTIENT),
     Most: _call("max"),
     Least: _call("min"),
+    BitAnd: lambda a, b: (f"({_in(a, _SUM)} & {_in(b, _SUM)})", _ATOM),
     Floor: _call("math.floor"),
     Ceil: _call("math.ceil"),
     Trunc: _call("int"),
@@ -240,6 +257,7 @@ _VALUES: dict[type, Callable] = {
     Mod: lambda a, b: a % b,
     Most: max,
     Least: min,
+    BitAnd: operator.and_,
     Floor: math.floor,
     Ceil: math.ceil,
     Trunc: int,
@@ -312,6 +330,9 @@ def _bounds_of_parts(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[
     if isinstance(e, (Most, Least)):
         pick = max if isinstance(e, Most) else min
         return pick(parts[0][0], parts[1][0]), pick(parts[0][1], parts[1][1])
+    if isinstance(e, BitAnd):
+        above = [high for low, high in parts if low >= 0]  # what has a sign of 0 clears that of the other, and bits above its own
+        return (0, min(above)) if above else (-INF, INF)
     if isinstance(e, FloatMul):
         return _product(*parts)
     if isinstance(e, ToFloat):

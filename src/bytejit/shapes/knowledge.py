@@ -177,6 +177,7 @@ _INT_OPERATIONS: dict[str, Callable] = {
     "pow": lambda a, b: sympy.expand(a**b),
     "max": lambda a, b: sm.Most(a, b),
     "min": lambda a, b: sm.Least(a, b),
+    "and": lambda a, b: sm.BitAnd(a, b),
 }
 
 

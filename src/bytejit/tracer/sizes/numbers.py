@@ -27,6 +27,7 @@ FUNCTIONS_OF: dict[str, Callable] = {
     "Mod": operator.mod,
     "Most": max,
     "Least": min,
+    "BitAnd": operator.and_,
     "Floor": math.floor,
     "Ceil": math.ceil,
     "Trunc": int,
