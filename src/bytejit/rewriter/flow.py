@@ -12,8 +12,9 @@ which slots hold NULL is known without running.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType
 from typing import NamedTuple
 
@@ -120,12 +121,38 @@ class Flow:
         """The stack slot that holds the exception to restore on leaving all these handlers."""
         return len(self.state(self.handler_index(handlers[0])).stack) - 1
 
-    def next(self, i: int) -> Iterator[int]:
-        """Instructions that may run right after instruction i, handlers included."""
-        caught = self.caught[i]
-        yield from onward(self.instrs[i])
-        if caught is not None:
-            yield caught.target
+    @cached_property
+    def after(self) -> list[tuple[int, ...]]:
+        """For each instruction those that may run right after it, handlers included."""
+        return [
+            (*onward(instr), *(() if caught is None else (caught.target,))) for instr, caught in zip(self.instrs, self.caught)
+        ]
+
+    @cached_property
+    def index_at(self) -> dict[int, int]:
+        """Offset at which an instruction starts -> its index."""
+        return {instr.start: i for i, instr in enumerate(self.instrs)}
+
+    @cached_property
+    def looping(self) -> frozenset[int]:
+        """Instructions that can run again without a new call: those on a way from a jump back to where it jumps from."""
+        before: list[list[int]] = [[] for _ in self.instrs]
+        for i, following in enumerate(self.after):
+            for j in following:
+                before[j].append(i)
+        back = [(i, j) for i, following in enumerate(self.after) for j in following if j <= i]
+        return frozenset().union(*(reachable(self.after, [j]) & reachable(before, [i]) for i, j in back))
+
+
+def reachable(edges: Sequence[Iterable[int]], work: list[int]) -> set[int]:
+    """The nodes of a graph that edges lead to from some of them, these included."""
+    seen = set(work)
+    while work:
+        for j in edges[work.pop()]:
+            if j not in seen:
+                seen.add(j)
+                work.append(j)
+    return seen
 
 
 def analyse(code: CodeType) -> Flow:

@@ -188,7 +188,7 @@ def _circling(flow: Flow, first: int, last: int, targets: set[int]) -> set[int]:
     they are entered, and left, among the sites."""
     before: dict[int, list[int]] = {}
     for i in range(first, last + 1):
-        for j in flow.next(i):
+        for j in flow.after[i]:
             before.setdefault(j, []).append(i)
     found, work = set(), list(targets)
     while work:

@@ -14,6 +14,7 @@ A restorer serves all points that share stack layout and live locals. No torch. 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType
 
 from bytejit.common.errors import CannotRewrite
@@ -48,10 +49,15 @@ class Rewritten:
     flow: Flow
     loops: tuple[Loop, ...] = ()
 
-    @property
+    @cached_property
     def sites(self) -> tuple[Point, ...]:
         """The points where a region may start."""
         return tuple(point for point in self.points if point.site)
+
+    @cached_property
+    def site_at(self) -> dict[int, int]:
+        """Index of the instruction that a site stands before -> the site's id."""
+        return {self.flow.index_at[point.offset]: point.id for point in self.sites}
 
     @property
     def start(self) -> int:
@@ -95,31 +101,21 @@ def successor_sites(rewritten: Rewritten, point_id: int) -> tuple[int, ...]:
 
     The point's own site counts only when a loop leads back to it. Exceptions' handlers count as reachable.
     """
-    flow = rewritten.flow
-    at = {flow.instrs[i].start: i for i in range(len(flow.instrs))}
-    sites = {at[p.offset]: p.id for p in rewritten.points if p.site}
+    after, at = rewritten.flow.after, rewritten.flow.index_at
+    sites = rewritten.site_at
     found, seen = set(), set()
-    work = list(flow.next(at[rewritten.points[point_id].offset]))
+    work = list(after[at[rewritten.points[point_id].offset]])
     while work:
         i = work.pop()
         if i in sites:
             found.add(sites[i])
         elif i not in seen:
             seen.add(i)
-            work.extend(flow.next(i))
+            work.extend(after[i])
     return tuple(sorted(found))
 
 
 def in_loop(rewritten: Rewritten, point_id: int) -> bool:
     """Whether the code can come back to a point from there, other than by a new call."""
     flow = rewritten.flow
-    at = next(i for i, ins in enumerate(flow.instrs) if ins.start == rewritten.points[point_id].offset)
-    work, seen = list(flow.next(at)), set()
-    while work:
-        i = work.pop()
-        if i == at:
-            return True
-        if i not in seen:
-            seen.add(i)
-            work.extend(flow.next(i))
-    return False
+    return flow.index_at[rewritten.points[point_id].offset] in flow.looping

@@ -7,6 +7,7 @@ too, the site is traced again after 1, 2, 4, ... calls that passed.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -123,7 +124,15 @@ class NegativeCache(Entry):
 
 def _pass_known(cache: NegativeCache, otherwise: Callable | None) -> Callable:
     """Makes the function that lets known kinds pass, for a site's number of parameters. It calls `otherwise` for the rest."""
-    flat, cells = cache.flat, cache.cells
+    known = {"get": cache.seen.get, "inner": cache.inner, "point": cache.point}
+    scope: dict[str, Any] = known | {"MISS": MISS, "otherwise": otherwise}
+    exec(_code_of(cache.flat, cache.cells, otherwise is None), scope)
+    return scope["known"]
+
+
+@functools.lru_cache(maxsize=256)
+def _code_of(flat: int, cells: int, last: bool) -> types.CodeType:
+    """The code that `_pass_known` runs: many sites of a function have the same number of parameters."""
     names = [f"a{i}" for i in range(flat)]
     held, types_ = "".join(n + ", " for n in names), "".join(f"type({n}), " for n in names)
     every = held + "".join(f"c{i}, " for i in range(cells))
@@ -136,8 +145,6 @@ def _pass_known(cache: NegativeCache, otherwise: Callable | None) -> Callable:
         f"        row.left -= 1\n"
         f"    except RecursionError as error:\n"  # of a call made here: nothing has been done, see chain_maker
         f"        if error.__traceback__.tb_next is not None: raise\n"
-        f"    return ({held}), {cache.point}\n"
-    ).replace("{}", "MISS" if otherwise is None else f"otherwise({every})")
-    scope: dict[str, Any] = {"get": cache.seen.get, "inner": cache.inner, "MISS": MISS, "otherwise": otherwise}
-    exec(compile(text, f"<bytejit negative cache of {flat}>", "exec"), scope)
-    return scope["known"]
+        f"    return ({held}), point\n"
+    ).replace("{}", "MISS" if last else f"otherwise({every})")
+    return compile(text, f"<bytejit negative cache of {flat}>", "exec")

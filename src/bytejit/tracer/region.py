@@ -77,7 +77,7 @@ def set_up_root(t: Tracer) -> None:
     code = rewritten.original
     frame = t.root = Frame(code, t.job.globals, None)
     flow = rewritten.flow
-    state = flow.states[next(ins.index for ins in flow.instrs if ins.start == point.offset)]
+    state = flow.state(flow.index_at[point.offset])
     t.stale = frozenset(n for i, n in enumerate(code.co_varnames) if state.may >> i & 1 and n not in point.live)
     args, at = t.job.args, 0
     for slot in range(point.depth):
