@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bytejit.rewriter import opcodes
-from bytejit.rewriter.flow import MAYBE, NULL, OBJ, analyse
+from bytejit.rewriter.flow import MAYBE, NULL, OBJ, analyse, reachable
 from bytejit.rewriter.resume_points import find_points
 
 
@@ -71,6 +71,18 @@ def test_depths_fit_and_points_are_legal():
             assert dis.opname[flow.instrs[i].op] not in ("END_FOR", "POP_ITER", "CACHE", "RESUME")
             assert point.depth - len(point.nulls) == point.values >= 0
             assert point.depth < 100 and all(0 <= s < point.depth for s in point.nulls + point.maybes)
+
+
+def test_what_loops_can_be_reached_from_itself():
+    looping = 0
+    for code in every_function():
+        flow = analyse(code)
+        if len(flow.instrs) > 300:  # the slow way that it is compared with grows with the square
+            continue
+        itself = {i for i, after in enumerate(flow.after) if i in reachable(flow.after, list(after))}
+        assert flow.looping == itself, code.co_qualname
+        looping += bool(itself)
+    assert looping > 50
 
 
 def test_points_before_and_after_what_may_break():
