@@ -33,6 +33,10 @@ TAKEN: dict[str, Callable] = {
     "batch_norm momentum": batch_norm,
     "cosine_similarity": lambda x, n: F.cosine_similarity(x, Y, dim=-1, eps=n),
     "pairwise_distance": lambda x, n: F.pairwise_distance(x, Y, 2.0, eps=n),
+    "norm": lambda x, n: torch.norm(x, p=n),
+    "normalize": lambda x, n: F.normalize(x, p=n, dim=-1),
+    "cdist": lambda x, n: torch.cdist(x, Y, n),
+    "renorm": lambda x, n: x.renorm(n, 0, 0.7),
     "pow": lambda x, n: x.abs() ** n,
     "lerp": lambda x, n: torch.lerp(x, Y, n),
     "celu": F.celu,
@@ -85,8 +89,6 @@ KERNELS = (
 STRUCTURE: dict[str, Callable] = {
     "interpolate": lambda x, n: F.interpolate(x, scale_factor=n + 1),
     "arange": lambda x, n: x.sum() * torch.arange(0.0, 5 * n),
-    "norm": lambda x, n: torch.norm(x, p=n),
-    "cdist": lambda x, n: torch.cdist(x, Y, n),
     "uniform_": lambda x, n: x + torch.empty(4).uniform_(0.3, n),
 }
 
@@ -139,6 +141,18 @@ def test_numbers_that_are_refused_or_special(name: str) -> None:
 @pytest.mark.parametrize("name", ["dropout", "smooth_l1_loss", "celu", "softshrink", "quantile", "huber_loss", "rms_norm"])
 def test_numbers_that_kernels_are_not_asked_for(name: str) -> None:
     check(TAKEN[name], [n for n in EDGES if not (name == "quantile" and n != n)], "inductor", False)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_exponents_of_norms_about_those_with_a_formula_of_their_own(backend: str) -> None:
+    """Of rows with zeros: torch's gradient is another below 1, below 2 and at both."""
+
+    def f(x: torch.Tensor, n: float) -> torch.Tensor:
+        x = x * (x.abs() > 0.5)
+        return F.normalize(x, p=n, dim=-1) + F.pairwise_distance(x, x * 2, n)[..., None]
+
+    assert check(f, [2.5, 3.5, 4.25, 7.0, 2.75], backend, True) == 1
+    check(f, [2.5, 3.5, 1.5, 1.25, 0.5, 2.0, 1.0, 3.0, 1.75, 0.25, 2.25], backend, True)
 
 
 @pytest.mark.parametrize("name", STRUCTURE)

@@ -87,6 +87,8 @@ class Node(Number):
     maybe_as_bool = Number.known
     clone = pos = _itself
     _graph_repr = Number.str
+    _hint = property(lambda self: self.known() if self.kind is bool else self.hint)  # of a relation: what it is for all values
+    expr = property(lambda self: self.e)
 
     def require_hint(self, fallback: Any = None) -> Any:
         """The value when traced."""

@@ -29,6 +29,7 @@ DERIVED: tuple[Callable[[Any], Any], ...] = (
     lambda m: m,
     lambda m: -m,
     lambda m: m - 1.0,
+    lambda m: m - 2.0,
     lambda m: 1.0 - m,
     lambda m: m + 1.0,
     lambda m: 1.0 / m,

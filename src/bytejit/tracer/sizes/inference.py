@@ -60,10 +60,14 @@ NEW_RESULTS = frozenset(
         torch.Tensor.cumsum,
     }
 )
-# functions whose floats decide more than values: sizes, which formula computes a distance, whether one bound is above another
+# functions whose floats decide more than values: sizes, or whether one bound is above another
 RESIZED = ("interpolate", "upsample")
 RESIZING = (*RESIZED, "arange", "range", "pool")
-STRUCTURAL = frozenset("norm vector_norm matrix_norm dist cdist pdist renorm rrelu".split())
+STRUCTURAL = frozenset("matrix_norm rrelu".split())
+# functions whose formula depends on whether an exponent is 2, or above
+OF_EXPONENTS = frozenset(
+    "norm _foreach_norm vector_norm normalize dist cdist pdist pairwise_distance renorm triplet_margin_loss".split()
+)
 # methods that give a tensor another shape in place
 RESHAPES = frozenset("""unsqueeze_ squeeze_ transpose_ swapaxes_ swapdims_ t_ resize_ as_strided_ resize_as_ set_""".split())
 
@@ -159,11 +163,18 @@ def keeps_numbers(fn: Any, args: Any, kwargs: dict) -> bool:
     name = getattr(fn, "__name__", "").removeprefix("linalg_").removesuffix("_")
     if name in STRUCTURAL or any(word in name for word in RESIZING):
         return False
+    if name in OF_EXPONENTS and not all(map(is_beside_two, numbers_in((args, kwargs)))):
+        return False
     if name == "uniform" and not ordered(*args[1:], **kwargs):
         return False
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(fn).startswith("aten.")
     return not isinstance(fn, FunctionType) or special_cases.TORCH_FUNCTIONS.made(fn)
+
+
+def is_beside_two(number: Any) -> bool:
+    """Whether a number is no symbolic float of 2; that one stays above 2, or below, is guarded."""
+    return not isinstance(number, torch.SymFloat) or bool(number > 2.0) or bool(number < 2.0)
 
 
 def ordered(low: Any = 0, high: Any = 1, generator: Any = None, **bounds: Any) -> bool:
