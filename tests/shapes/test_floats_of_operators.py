@@ -37,6 +37,7 @@ TAKEN: dict[str, Callable] = {
     "normalize": lambda x, n: F.normalize(x, p=n, dim=-1),
     "cdist": lambda x, n: torch.cdist(x, Y, n),
     "renorm": lambda x, n: x.renorm(n, 0, 0.7),
+    "interpolate": lambda x, n: F.interpolate(x, scale_factor=n + 1),
     "pow": lambda x, n: x.abs() ** n,
     "lerp": lambda x, n: torch.lerp(x, Y, n),
     "celu": F.celu,
@@ -87,7 +88,6 @@ KERNELS = (
 )
 # what decides sizes, or by which formula something is computed
 STRUCTURE: dict[str, Callable] = {
-    "interpolate": lambda x, n: F.interpolate(x, scale_factor=n + 1),
     "arange": lambda x, n: x.sum() * torch.arange(0.0, 5 * n),
     "uniform_": lambda x, n: x + torch.empty(4).uniform_(0.3, n),
 }

@@ -85,8 +85,11 @@ def _sgn(input: torch.Tensor) -> torch.Tensor:
 @composes(torch.isin)
 def _isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> torch.Tensor:
     """Of one number, which may change."""
-    if isinstance(test_elements, torch.Tensor) or not isinstance(elements, torch.Tensor):
+    if isinstance(elements, torch.Tensor) == isinstance(test_elements, torch.Tensor):
         return torch.isin(elements, test_elements, assume_unique=assume_unique, invert=invert)
+    if isinstance(test_elements, torch.Tensor):
+        found = (test_elements == elements).any()
+        return found.logical_not() if invert else found
     return elements != test_elements if invert else elements == test_elements
 
 

@@ -25,7 +25,7 @@ from bytejit.common.graph_calls import GraphCall, why_opaque
 from bytejit.common.graph_info import info_of
 from bytejit.common.interrupts import poll
 from bytejit.common.warned import silently, warnings_to
-from bytejit.fake import recurrent  # noqa: F401  # registers how recurrent layers are composed
+from bytejit.fake import plain_numbers, recurrent  # noqa: F401  # register how functions are composed
 from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import Fake, fake_of_spec, make, spec_of, with_history

@@ -36,6 +36,7 @@ def _fractional_pool_backward(grad: HasMeta, x: HasMeta, kernel: Any, size: Any,
     return new(x.m.shape, None, x.m.dtype, x.m.device)
 
 
+@row("upsample_linear1d_backward", "upsample_bicubic2d_backward", beside="layout")
 @row("_upsample_bicubic2d_aa_backward")
 def _resized_smoothly_backward(grad: HasMeta, size: Any, input_size: Any, *rest: Any) -> Meta:
     """Row-major, whatever the layout of the gradient."""
@@ -44,6 +45,7 @@ def _resized_smoothly_backward(grad: HasMeta, size: Any, input_size: Any, *rest:
     return new(tuple(input_size), None, grad.m.dtype, grad.m.device)
 
 
+@row("upsample_bilinear2d_backward", "upsample_trilinear3d_backward", beside="layout")
 @row("_upsample_bilinear2d_aa_backward")
 def _resized_backward(grad: HasMeta, size: Any, input_size: Any, *rest: Any) -> Meta:
     """Laid out as the gradient."""

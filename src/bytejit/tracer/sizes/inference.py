@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from bytejit.common import special_cases
 from bytejit.common.autocast import cast_resized
-from bytejit.fake import recurrent  # noqa: F401  # registers how recurrent layers are composed
+from bytejit.fake import plain_numbers, recurrent  # noqa: F401  # register how functions are composed
 from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
@@ -111,12 +111,13 @@ class SymbolicInference(Component):
             said = infer_sized(fn, args, kwargs)
         if said is not None:
             return said[1]
-        fn = composite_of(fn, args, kwargs) or fn
+        composed = composite_of(fn, args, kwargs)
+        numbers, fn = keeps_numbers(fn, args, kwargs, composed is not None), composed or fn
         single = once(fn, args, kwargs)
         before, fixed, error, result = env.save(), env.fixed, None, None
         outs = [(x, x.m) for x in tree_leaves(kwargs.get("out")) if type(x) is Fake]
         may_copy = fn in MAY_COPY
-        plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS, numbers=keeps_numbers(fn, args, kwargs))
+        plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS, numbers=numbers)
         self.t.sizes.manner = plain if plain.relaxed or plain.numbers else None
         env.waived.clear()
         try:
@@ -155,13 +156,13 @@ class SymbolicInference(Component):
         return result
 
 
-def keeps_numbers(fn: Any, args: Any, kwargs: dict) -> bool:
+def keeps_numbers(fn: Any, args: Any, kwargs: dict, composed: bool = False) -> bool:
     """Whether symbolic floats among the arguments may stay open where torch's C++ takes plain numbers. What a program's own
-    operator does with one is not known."""
-    if not any(isinstance(x, torch.SymFloat) for x in numbers_in((args, kwargs))):
+    operator does with one is not known. composed: sizes are computed here."""
+    if not any(isinstance(x, torch.SymFloat) or composed and is_symbolic(x) for x in numbers_in((args, kwargs))):
         return False
     name = getattr(fn, "__name__", "").removeprefix("linalg_").removesuffix("_")
-    if name in STRUCTURAL or any(word in name for word in RESIZING):
+    if name in STRUCTURAL or not composed and any(word in name for word in RESIZING):
         return False
     if name in OF_EXPONENTS and not all(map(is_beside_two, numbers_in((args, kwargs)))):
         return False

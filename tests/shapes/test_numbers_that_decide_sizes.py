@@ -1,0 +1,102 @@
+"""Operators given numbers that decide sizes (which diagonal, how much larger, how wide a window): one more compile, then none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import bytejit
+from tests.shapes.test_dynamic import entries
+
+NUMBERS = (2, 3, 5, 4, 6, 7)
+
+
+def r(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def scaled(mode: str, **more) -> Callable:
+    return lambda x, k: F.interpolate(x, scale_factor=k, mode=mode, **more)
+
+
+CASES: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
+    "diagonal": (lambda x, k: x.diagonal(k) * 2, lambda k: (r(9, 9), k)),
+    "diagonal below, other dimensions": (lambda x, k: torch.diagonal(x, -k, 2, 0), lambda k: (r(9, 2, 8), k)),
+    "linalg.diagonal": (lambda x, k: torch.linalg.diagonal(x, offset=k), lambda k: (r(2, 3, 12), k)),
+    "diag of a matrix": (torch.diag, lambda k: (r(8, 9), k)),
+    "diag of numbers": (lambda x, k: x.diag(-k), lambda k: (r(4), k)),
+    "diag_embed": (torch.diag_embed, lambda k: (r(2, 4), k)),
+    "isin of a number in numbers": (lambda x, k: x * torch.isin(k, x.round(), invert=True), lambda k: (3 * r(9), k)),
+    "a whole factor": (lambda x, k: F.interpolate(x, scale_factor=k), lambda k: (r(1, 2, 4, 3), k)),
+    "factors, nearest": (scaled("nearest-exact"), lambda k: (r(1, 2, 4, 3), 0.3 + k / 3)),
+    "factors, linear": (scaled("linear"), lambda k: (r(1, 2, 7), 0.3 + k / 3)),
+    "factors, bilinear": (scaled("bilinear", align_corners=True), lambda k: (r(1, 2, 4, 5), (0.3 + k / 3, 1.5))),
+    "factors, bicubic": (scaled("bicubic"), lambda k: (r(1, 2, 4, 5), 0.3 + k / 3)),
+    "factors, computed anew": (scaled("bilinear", recompute_scale_factor=True), lambda k: (r(1, 2, 4, 5), 0.3 + k / 3)),
+    "factors, area": (scaled("area"), lambda k: (r(1, 2, 4, 5), 0.3 + k / 3)),
+    "unfold": (lambda x, k: x.unfold(0, k, 2).sum(-1), lambda k: (r(9, 3), k)),
+    "unfold by other steps": (lambda x, k: x.t().unfold(1, 2, k).sum(-1), lambda k: (r(9, 3), k)),
+    "max_pool1d of all": (lambda x: F.max_pool1d(x, x.shape[2]) * 2, lambda k: (r(2, 3, k + 4).round(),)),
+    "max_pool2d of all": (lambda x: F.max_pool2d(x, x.shape[2:]), lambda k: (r(2, 3, k + 4, k + 1).round(),)),
+    "avg_pool1d of all": (lambda x: F.avg_pool1d(x, x.shape[2]) * 2, lambda k: (r(2, 3, k + 4),)),
+    "avg_pool2d of all": (lambda x: F.avg_pool2d(x, x.size()[2:], stride=1), lambda k: (r(2, 3, k + 4, k + 1),)),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_few_compiles(name: str, grad: bool) -> None:
+    torch.manual_seed(0)
+    f, make = CASES[name]
+    compiled = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    for k in (*NUMBERS, 1):
+        x, *rest = make(k)
+        y = x.clone().requires_grad_(grad)
+        want, got = f(x.requires_grad_(grad), *rest), compiled(y, *rest)
+        torch.testing.assert_close(got, want)
+        assert got.storage_offset() == want.storage_offset()
+        assert all(m == n for m, n, size in zip(got.stride(), want.stride(), want.shape) if size > 1)
+        if grad:
+            seed = torch.randn_like(want)
+            for made in (want, got):
+                made.backward(seed)
+            torch.testing.assert_close(y.grad, x.grad)
+        if k == NUMBERS[-1]:
+            assert entries(compiled) == 2
+
+
+@pytest.mark.parametrize("offset", [8, 9, 10, 30])
+def test_a_diagonal_outside_of_the_matrix(offset: int) -> None:
+    def f(x, k):
+        y = x.diagonal(k)
+        return y, y.storage_offset()
+
+    compiled = bytejit.compile(f, backend="eager")
+    x = r(12, 9)
+    for k in (2, 3, 5, offset, -offset, 0):
+        got, want = compiled(x, k), f(x, k)
+        assert torch.equal(got[0], want[0]) and got[1] == want[1]
+
+
+def test_a_diagonal_is_written() -> None:
+    def f(x, k):
+        y = x * 2
+        y.diagonal(k).add_(1)
+        return y
+
+    compiled = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    for k in NUMBERS:
+        x = r(9, 9)
+        torch.testing.assert_close(compiled(x, k), f(x, k))
+    assert entries(compiled) == 2
+
+
+def test_factors_in_kernels() -> None:
+    compiled = bytejit.compile(lambda x, k: F.interpolate(x.sin(), scale_factor=k, mode="bilinear") * k)
+    for k in (1.5, 2.25, 1.3, 3.1, 2.0):
+        x = r(1, 2, 4, 5)
+        torch.testing.assert_close(compiled(x, k), F.interpolate(x.sin(), scale_factor=k, mode="bilinear") * k)
+    assert entries(compiled) == 2
