@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from bytejit import counters
 from bytejit.common import caches
+from bytejit.kernels import disk as disk_module
 from bytejit.kernels import owned
 from bytejit.kernels.disk import END, Disk, digest
 from bytejit.kernels.json_cache import JsonCache
@@ -96,6 +96,19 @@ def test_the_oldest_entries_go_first(tmp_path: Path) -> None:
     assert [key for key in ("aa", "bb", "cc") if disk.read(key)] == ["aa", "cc"] and not left_over.exists()
 
 
+def test_a_cache_far_from_its_limit_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look comes when an eighth of what was free is written; near the limit each time, and none too late."""
+    looks, size = [], 100 + END
+    trim = disk_module._trim
+    monkeypatch.setattr(disk_module, "_trim", lambda *given: looks.append(given) or trim(*given))
+    disk = Disk(tmp_path / "cache", limit=20 * size)
+    went = []
+    for i in range(24):
+        disk.write(f"a{i}", bytes(100))
+        went.append(disk.trim())
+    assert went == [0] * 20 + [1] * 4 and 5 < len(looks) < 20, (went, len(looks))
+
+
 def test_others_write_while_the_cache_is_trimmed(disk: Disk) -> None:
     """What a listing names may be renamed or deleted before it is looked at: that is no reason to leave the folder."""
     others, ended = [Disk(disk.wanted) for _ in range(2)], threading.Event()
@@ -109,6 +122,7 @@ def test_others_write_while_the_cache_is_trimmed(disk: Disk) -> None:
     for thread in threads:
         thread.start()
     for _ in range(500):
+        disk.spare = 0
         disk.trim()
     ended.set()
     for thread in threads:
@@ -149,15 +163,17 @@ def test_without_proc_a_library_is_copied(disk: Disk, monkeypatch: pytest.Monkey
 
 
 def test_processes_that_merge_at_once_keep_all_entries(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from bytejit.kernels.disk import Disk\n"
-        "from bytejit.kernels.json_cache import JsonCache\n"
-        "t = JsonCache(Disk(Path(sys.argv[1])), 'x')\n"
-        "for i in range(20): t.merge({sys.argv[2] + str(i): i})"
-    )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "cache"), name], env=env) for name in "ab"]
-    assert [p.wait(300) for p in running] == [0, 0]
+    def merge(name: str) -> None:
+        table = JsonCache(Disk(tmp_path / "cache"), "x")
+        for i in range(20):
+            table.merge({name + str(i): i})
+
+    running = [multiprocessing.get_context("fork").Process(target=merge, args=(name,)) for name in "ab"]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(300)
+    assert [process.exitcode for process in running] == [0, 0]
     assert len(JsonCache(Disk(tmp_path / "cache"), "x").load()) == 40
     assert len([n for n in os.listdir(tmp_path / "cache") if n.startswith("bytejit-")]) == 1
 

@@ -70,6 +70,7 @@ class Disk:
         self.memory: dict[str, bytes] | None = None  # the entries, where the folder cannot be used
         self.generation = ""  # the one last seen
         self.used: set[str] = set()  # entries that were read or written
+        self.spare = 0  # bytes that this process may write before it looks again at how large the cache is
 
     def __repr__(self) -> str:
         return f"Disk({self.wanted}, at most {self.limit >> 20} MiB)"
@@ -198,6 +199,7 @@ class Disk:
     def write(self, name: str, body: bytes) -> None:
         """Store an entry. Where the folder cannot be used any more, this process keeps it."""
         self.used.add(name)
+        self.spare -= len(body) + END
         if self.memory is None:
             try:
                 at, secret = self._begun()
@@ -212,13 +214,21 @@ class Disk:
             self.memory[name] = body
 
     def trim(self) -> int:
-        """Delete entries longest unused until the cache is within its limit; returns how many went."""
+        """Delete entries longest unused until the cache is within its limit; returns how many went.
+
+        All entries are looked at only when this process has written an eighth of what was free at the last look: seven other
+        processes may write as much meanwhile.
+        """
+        if self.spare > 0:
+            return 0
         try:
             found = self._open(make=False) if self.memory is None else None
             if found is None:
                 return 0
             try:
-                return _trim(found[0], self.limit)
+                gone, total = _trim(found[0], self.limit)
+                self.spare = (self.limit - total) // 8
+                return gone
             finally:
                 os.close(found[0])
         except OSError as error:
@@ -350,8 +360,11 @@ def load_bytes(name: str, body: bytes, load: Callable[[str], T]) -> T:
         return load(str(folder / name))
 
 
-def _trim(at: int, limit: int) -> int:
-    """Delete entries longest unused until their sizes are within the limit, and what writers that died left."""
+def _trim(at: int, limit: int) -> tuple[int, int]:
+    """Delete entries longest unused until their sizes are within the limit, and what writers that died left.
+
+    Returns how many went, and the bytes of those that stay.
+    """
     files, total, gone, now = [], 0, 0, time.time()
     with os.scandir(at) as found:
         for entry in found:
@@ -370,7 +383,7 @@ def _trim(at: int, limit: int) -> int:
             break
         owned.remove(at, name)
         total, gone = total - size, gone + 1
-    return gone
+    return gone, total
 
 
 def disk_of(folder: Path, limit_mb: int = 2048) -> Disk:
