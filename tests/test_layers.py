@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import dis
+import gc
 import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -99,6 +101,16 @@ def room(module: str) -> str:
     return module.split(".")[0]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """What is read of the sources stays for all tests here, and no longer: no collection of garbage goes through it."""
+    gc.disable()
+    yield
+    for kept in (text_of, tree, nodes, imports):
+        kept.cache_clear()
+    gc.enable()
+
+
 @cache
 def modules() -> dict[str, Path]:
     """All modules of bytejit: dotted name below the package -> file."""
@@ -106,30 +118,51 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def text_of(name: str) -> str:
+    return modules()[name].read_text()
+
+
+@cache
 def tree(name: str) -> ast.Module:
-    return ast.parse(modules()[name].read_text())
+    return ast.parse(text_of(name))
+
+
+@cache
+def nodes(name: str) -> dict[type[ast.AST], list]:
+    """All nodes of a module, by their type: each tree is walked once."""
+    found: dict[type[ast.AST], list] = {}
+    for node in ast.walk(tree(name)):
+        found.setdefault(type(node), []).append(node)
+    return found
+
+
+def of(name: str, *types: type[ast.AST]) -> list:
+    """The nodes of some types in a module."""
+    return [node for t in types for node in nodes(name).get(t, ())]
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of names and attributes; the first part is empty where it is another expression."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "", *reversed(parts)])
 
 
 @cache
 def imports(name: str) -> list[tuple[str, int]]:
     """What a module imports, absolute, with lines: within functions, for type checkers, and by `import_module("name")`, too."""
     package = ["bytejit", *name.split(".")[:-1]]
-    found = []
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            found.extend((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            base = [*base, *(node.module.split(".") if node.module else [])]
-            # `from . import x` names the module x; `from .x import y` the module x, and y where that is a module too
-            found.extend((".".join([*base, alias.name]), node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+    found = [(alias.name, node.lineno) for node in of(name, ast.Import) for alias in node.names]
+    for node in of(name, ast.ImportFrom):
+        base = package[: len(package) - node.level + 1] if node.level else []
+        base = [*base, *(node.module.split(".") if node.module else [])]
+        # `from . import x` names the module x; `from .x import y` the module x, and y where that is a module too
+        found.extend((".".join([*base, alias.name]), node.lineno) for alias in node.names)
+    for node in of(name, ast.Call):
+        if dotted(node.func).endswith(("import_module", "__import__")):
             found.extend((a.value, node.lineno) for a in node.args[:1] if isinstance(a, ast.Constant))
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(tree(name))
     return found
 
 
@@ -172,7 +205,7 @@ def test_imports_go_one_way() -> None:
 
 
 def test_one_module_of_the_tracer_reads_the_version_of_python() -> None:
-    readers = [n for n, path in modules().items() if room(n) == "tracer" and "version_info" in path.read_text()]
+    readers = [n for n in modules() if room(n) == "tracer" and "version_info" in text_of(n)]
     assert readers == ["tracer.core.versions"]
 
 
@@ -180,8 +213,8 @@ def test_no_module_imports_a_private_name() -> None:
     """A name with an underscore is its module's own."""
     wrong = []
     for name in modules():
-        for node in ast.walk(tree(name)):
-            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("bytejit")):
+        for node in of(name, ast.ImportFrom):
+            if node.level or (node.module or "").startswith("bytejit"):
                 private = [a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__")]
                 wrong += [f"{name}:{node.lineno}: {p}" for p in private]
     assert not wrong, "\n".join(wrong)
@@ -276,12 +309,11 @@ LATE = {
 
 
 def test_imports_within_functions_have_a_reason() -> None:
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     late = {
         name
         for name in modules()
-        for fn in ast.walk(tree(name))
-        if isinstance(fn, functions) and any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(fn))
+        for found in of(name, ast.Import, ast.ImportFrom)
+        if any(f.lineno <= found.lineno <= f.end_lineno for f in of(name, ast.FunctionDef, ast.AsyncFunctionDef))
     }
     assert late == set(LATE), late ^ set(LATE)
 
@@ -294,51 +326,45 @@ def test_sources_do_not_use_torchs_compiler() -> None:
     wrong = []
     for name in modules():
         wrong += [f"{name}:{line} imports {target}" for target, line in imports(name) if target.startswith(FORBIDDEN)]
-        for node in ast.walk(tree(name)):
-            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(FORBIDDEN[:3]):
-                wrong.append(f"{name}:{node.lineno} uses {ast.unparse(node)}")
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                "torch.compile",
-                "sys.settrace",
-                "sys.setprofile",
-                "sys.monitoring.use_tool_id",
-            ):
-                wrong.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
+        for node in of(name, ast.Attribute):
+            if dotted(node).startswith(FORBIDDEN[:3]):
+                wrong.append(f"{name}:{node.lineno} uses {dotted(node)}")
+        for node in of(name, ast.Call):
+            if dotted(node.func) in ("torch.compile", "sys.settrace", "sys.setprofile", "sys.monitoring.use_tool_id"):
+                wrong.append(f"{name}:{node.lineno} calls {dotted(node.func)}")
     assert not wrong, "\n".join(wrong)
 
 
-def loaded_after(code: str) -> dict:
-    """What a fresh process prints as JSON after running `code`."""
+HEAVY = ["sympy", "triton", "cffi", "bytecode", "rich", "networkx", "torch._dynamo", "torch._inductor"]
+UNUSED = ("backends.training", "backends.cuda", "codegen.libraries.gpu_pass_list", "kernels.cuda_graphs", "autograd.joint")
+
+
+@cache
+def loaded() -> tuple[list[str], list[str]]:
+    """What a fresh process loads with `import bytejit`, and all that it has loaded when a model is compiled and was called."""
+    code = (
+        "import sys, json, torch; before = set(sys.modules); import bytejit; imported = sorted(set(sys.modules) - before)\n"
+        "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).eval()\n"
+        "with torch.no_grad(): bytejit.compile(m)(torch.randn(2, 4))\n"
+        "print(json.dumps([imported, sorted(sys.modules)]))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert out.returncode == 0, out.stderr
-    return json.loads(out.stdout.splitlines()[-1])
-
-
-HEAVY = ["sympy", "triton", "cffi", "bytecode", "rich", "networkx", "torch._dynamo", "torch._inductor"]
+    imported, all_of_them = json.loads(out.stdout.splitlines()[-1])
+    return imported, all_of_them
 
 
 def test_import_loads_no_compiler() -> None:
-    got = loaded_after(
-        "import sys, json, torch; before = set(sys.modules); import bytejit\nprint(json.dumps(sorted(set(sys.modules) - before)))"
-    )
+    got = loaded()[0]
     heavy = [m for m in got if any(m == h or m.startswith(h + ".") for h in HEAVY)]
     assert got and not heavy, heavy  # `make bench-costs` times it
-
-
-UNUSED = ("backends.training", "backends.cuda", "codegen.libraries.gpu_pass_list", "kernels.cuda_graphs", "autograd.joint")
 
 
 @pytest.mark.cxx
 def test_compiling_does_not_load_torchs_compiler() -> None:
     """Nor what only training or a GPU needs: a warm start is mostly imports."""
-    got = loaded_after(
-        "import sys, json, torch, bytejit\n"
-        "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).eval()\n"
-        "with torch.no_grad(): bytejit.compile(m)(torch.randn(2, 4))\n"
-        f"unused = {tuple(f'bytejit.{m}' for m in UNUSED)}\n"
-        "print(json.dumps([m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor', *unused))]))"
-    )
-    assert got == []
+    unused = tuple(f"bytejit.{m}" for m in UNUSED)
+    assert [m for m in loaded()[1] if m.startswith(("torch._dynamo", "torch._inductor", *unused))] == []
 
 
 def test_every_opcode_is_handled_or_refused() -> None:
@@ -375,8 +401,7 @@ def test_only_options_reads_the_environment() -> None:
         for name in modules()
         if name != "common.options"
         and any(
-            isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.startswith("BYTEJIT_") and " " not in n.value
-            for n in ast.walk(tree(name))
+            isinstance(n.value, str) and n.value.startswith("BYTEJIT_") and " " not in n.value for n in of(name, ast.Constant)
         )
     ]
     assert not wrong, wrong
@@ -415,5 +440,6 @@ def test_no_table_is_keyed_by_the_id_of_what_can_die() -> None:
     """Another object may get its address: `common.identity.IdentityMap` looks at the object itself"""
     text = "T: dict = {}\ndef f(x):\n    T[id(x)] = 1\n    return T.get((id(x), 2)), id(x) in T"
     assert keys_by_id(ast.parse(text)) == [3, 4, 4]
-    wrong = [f"{name}:{line}" for name in modules() if name != "common.identity" for line in keys_by_id(tree(name))]
+    some = [name for name in modules() if name != "common.identity" and "id(" in text_of(name)]
+    wrong = [f"{name}:{line}" for name in some for line in keys_by_id(tree(name))]
     assert not wrong, wrong
