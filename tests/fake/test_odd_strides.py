@@ -11,10 +11,9 @@ import torch
 
 pytest.importorskip("expecttest", reason="torch's operator table needs expecttest")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
-
 from bytejit.fake.tensor import FakeMode, fake_like  # noqa: E402
 from tests.opinfo.harness import SKIP, copied, tensors  # noqa: E402
+from tests.opinfo.table import op_db  # noqa: E402
 from tests.opinfo.twists import mapped  # noqa: E402
 
 # operators whose inputs are small and whose results are new tensors or views: elementwise, of layouts, of order

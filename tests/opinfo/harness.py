@@ -77,7 +77,7 @@ class Ran:
 @cache
 def operators() -> dict[str, Any]:
     """torch's table: the OpInfo of each operator by its name, `div.floor_rounding`."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    from .table import op_db
 
     def name(op: Any) -> str:
         return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo
 
 import bytejit
+
+from .table import op_db
 
 pytestmark = pytest.mark.cxx
 REFUSING = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db if op.error_inputs_func is not None}
