@@ -27,7 +27,7 @@ NOTHING = pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureW
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DOCUMENTS = torch.arange(128) // 23
 TABLE = torch.randn(4, 128, 128, generator=torch.Generator().manual_seed(1))
-LENGTHS = torch.tensor([70, 31])
+LENGTHS = torch.tensor([38, 31])
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def problems(monkeypatch):
     return found
 
 
-def operands(b=2, h=2, n=100, m=None, d=16, groups=1, dtype=torch.float32, e=None, kb=None):
+def operands(b=2, h=2, n=40, m=None, d=16, groups=1, dtype=torch.float32, e=None, kb=None):
     made = torch.Generator().manual_seed(n + d)
     shapes = (b, h, n, d), (kb or b, h // groups, m or n, d), (kb or b, h // groups, m or n, e or d)
     return [torch.randn(*s, generator=made).to(dtype) for s in shapes]
@@ -84,7 +84,7 @@ def padded(b, h, i, j):
 
 
 def late(b, h, i, j):
-    return (i >= 40) & (i >= j)
+    return (i >= 34) & (i >= j)
 
 
 def shared(b, h, i, j):
@@ -121,7 +121,7 @@ CASES = {
     "no row sees anything": {"mask": nothing},
     "rows of minus infinity": {"score": minus_infinity, "mask": causal},
     "blocks of 8": {"mask": shared, "block": 8},
-    "blocks of 32x64": {"mask": causal, "block": (32, 64)},
+    "blocks of 16x32": {"mask": causal, "block": (16, 32)},
     "one block": {"mask": causal, "block": 128},
     "a scale": {"mask": causal, "scale": 0.3, "score": alibi},
 }
@@ -130,18 +130,19 @@ CASES = {
 @NOTHING
 @pytest.mark.parametrize("case", CASES)
 def test_against_eager(monkeypatch, problems, case):
-    check(monkeypatch, problems, operands(), **CASES[case])
+    """Two blocks of rows and of keys, the last of 8; three where some are seen as a whole."""
+    check(monkeypatch, problems, operands(n=72 if case == "causal with a bias" else 40), **CASES[case])
 
 
 SHAPES = {
     "bf16": {"dtype": torch.bfloat16},
     "f16, heads of 40": {"dtype": torch.float16, "d": 40},
     "values of another size": {"d": 24, "e": 72},
-    "more keys": {"n": 33, "m": 128},
-    "more queries": {"n": 128, "m": 33},
-    "one query": {"n": 1, "m": 128},
+    "more keys": {"n": 33, "m": 72},
+    "more queries": {"n": 72, "m": 33},
+    "one query": {"n": 1, "m": 72},
     "one batch of keys": {"kb": 1},
-    "one batch, one head, whole blocks": {"b": 1, "h": 1, "n": 128},
+    "one batch, one head, whole blocks": {"b": 1, "h": 1, "n": 64},
 }
 
 
@@ -154,7 +155,7 @@ def test_shapes(monkeypatch, problems, shape):
 
 @NOTHING
 def test_a_block_that_reaches_past_the_keys(monkeypatch, problems):
-    check(monkeypatch, problems, operands(n=96), score=alibi, mask=causal, block=128)
+    check(monkeypatch, problems, operands(n=40), score=alibi, mask=causal, block=64)
 
 
 @NOTHING
@@ -171,13 +172,13 @@ def test_operands_lie_as_they_lie(monkeypatch, problems):
 @NOTHING
 def test_blocks_left_out_are_not_computed(problems):
     """Keys of blocks that the mask leaves out may hold nan."""
-    q, k, v = operands(n=128)
-    of = flex.create_block_mask(lambda b, h, i, j: j < 64, None, None, 128, 128, device="cpu", BLOCK_SIZE=32)
-    k[:, :, 64:], v[:, :, 64:] = float("nan"), float("nan")
+    q, k, v = operands(n=64)
+    of = flex.create_block_mask(lambda b, h, i, j: j < 32, None, None, 64, 64, device="cpu", BLOCK_SIZE=32)
+    k[:, :, 32:], v[:, :, 32:] = float("nan"), float("nan")
     with config.patch(interpret=True):
         c = bytejit.compile(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=of), backend="inductor", fullgraph=True)
         made = c(q, k, v)
-    want = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :64], v[:, :, :64])
+    want = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :32], v[:, :, :32])
     torch.testing.assert_close(made, want)
     assert problems
 
@@ -186,12 +187,12 @@ def test_blocks_left_out_are_not_computed(problems):
 def test_what_is_no_function_of_one_place_stays_written_out(monkeypatch, problems):
     """An index read from memory is checked, as eager does."""
     order = torch.arange(128).flip(0)
-    check(monkeypatch, problems, operands(), used=False, score=lambda s, b, h, i, j: s + DOCUMENTS[order[j]])
+    check(monkeypatch, problems, operands(n=20), used=False, score=lambda s, b, h, i, j: s + DOCUMENTS[order[j]])
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_float64_stays_written_out(monkeypatch, problems):
-    q, k, v = (x.double() for x in operands(n=32))
+    q, k, v = (x.double() for x in operands(n=12))
     with config.patch(interpret=True):
         made = bytejit.compile(flex.flex_attention, backend="inductor", fullgraph=True)(q, k, v)
     torch.testing.assert_close(made, torch.nn.functional.scaled_dot_product_attention(q, k, v))
@@ -212,12 +213,12 @@ def test_the_operator_without_functions() -> None:
 @NOTHING
 @pytest.mark.parametrize("d, dtype", [(64, torch.bfloat16), (256, torch.float16)])
 def test_it_compiles_for_a_gpu(monkeypatch, problems, tmp_path, d, dtype):
-    check(monkeypatch, problems, operands(n=32), score=from_table, mask=within)
+    check(monkeypatch, problems, operands(b=1, n=16), score=from_table, mask=within)
     shape = 2, 16, 2048, d
     x = shape, (16 * 2048 * d, 2048 * d, d, 1), dtype
     few, at = ((1, 1, 16), (16, 16, 1), torch.int32), ((1, 1, 16, 16), (256, 256, 16, 1), torch.int32)
     p = dataclasses.replace(problems[0], strides=x[1], tensors=(x, x, x, few, at, few, at), rows=128, keys=128)
     with config.patch(cache_dir=str(tmp_path)):
-        made = Binaries(config.current).of([flex_triton.job(p, t, 90) for t in flex_triton.tiles(p)])
+        made = Binaries(config.current).of([flex_triton.job(p, t, 90) for t in flex_triton.tiles(p)[::2]])
     assert [m if isinstance(m, str) else "" for m in made] == [""] * len(made)
     assert all(isinstance(m, Binary) and m.shared <= 227 << 10 for m in made)
