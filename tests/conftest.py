@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -92,14 +93,33 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    gc.unfreeze()  # libraries look at the end whether all of theirs is gone
+# Libraries look at the end whether all of theirs is gone. Not sooner: pytest collects garbage twice when a session ends.
+atexit.register(gc.unfreeze)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Names of tests hold no address: they are the same in every process that collects them."""
     text = str(val) if isinstance(val, (type, Callable)) else ""
     return getattr(val, "__name__", argname) if " at 0x" in text else None
+
+
+@pytest.fixture(autouse=True)
+def language_is_patched_once() -> None:
+    """Triton's interpreter goes through all of its language at each call of a function of a kernel, a fifth of its time; what is
+    patched already stays as it is."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    patch = getattr(interpreter, "_patch_lang", None)
+    if patch is None or hasattr(patch, "all_of_it"):
+        return
+    tl, new_scope = interpreter.tl, getattr(interpreter, "_LangPatchScope", type(None))
+
+    def unless_done(fn: Callable) -> object:
+        seen = [lang for lang in (tl, tl.core) if any(value is lang for value in fn.__globals__.values())]
+        done = seen and not any(tl.core.is_builtin(lang.load) for lang in seen)
+        return new_scope() if done else patch(fn)
+
+    unless_done.all_of_it = patch
+    interpreter._patch_lang = unless_done
 
 
 @pytest.fixture(autouse=True)
