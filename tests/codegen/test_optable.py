@@ -77,20 +77,22 @@ CASES = [
     if not a.endswith((".Scalar", ".Tensor_Scalar")) and a != "aten.true_divide.Tensor"
 ]
 
+FIRST = {(row.name, overload): dtype for row, overload, dtype in reversed(CASES)}
+# f32 where a row has it
+FIRST |= {(row.name, overload): "f32" for row, overload, dtype in CASES if dtype == "f32"}
+
 
 @pytest.mark.parametrize("row, overload, dtype", CASES, ids=lambda c: getattr(c, "name", c))
 def test_rows_lower_as_torch_computes(row: Op, overload: str, dtype: str) -> None:
+    """Each dtype once, with strides and, of two operands, sizes of 1; a row's first dtype in each shape."""
     namespace, op, which = overload.split(".")
     fn = getattr(getattr(getattr(torch.ops, namespace), op), which)
-    for shape in ((3, 7), (0, 2), ()):
-        args = operands(row, dtype, shape)
-        try:
-            fn(*args)
-        except RuntimeError:
-            pytest.skip("eager has no such dtype")
-        same(fn, *args)
-    if row.arity == 2:
-        a, b = operands(row, dtype, (3, 7))
-        same(fn, a[:, :1], b[0])
-    x = operands(row, dtype, (6, 4))
-    same(fn, *(t.t()[:, ::2] for t in x))
+    args = [t.t()[:, ::2] for t in operands(row, dtype, (6, 4))]
+    try:
+        fn(*args)
+    except RuntimeError:
+        pytest.skip("eager has no such dtype")
+    same(fn, *(args if row.arity != 2 else (args[0], args[1][:, :1])))
+    if dtype == FIRST[row.name, overload]:
+        for shape in ((3, 7), (0, 2), ()):
+            same(fn, *operands(row, dtype, shape))
