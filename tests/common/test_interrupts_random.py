@@ -1,4 +1,4 @@
-"""1,000 moments, drawn by lot, at which a signal's handler raises: the process is as it was, whatever was going on. They are
+"""500 moments, drawn by lot, at which a signal's handler raises: the process is as it was, whatever was going on. They are
 counted in calls and returns, not in seconds: the same moments in every run, however busy the machine is."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def f(x):
     (x @ w).square().sum().backward()
     return w.grad""",
 }
-BACKENDS = {"eager": 400, "aot_eager": 300, "inductor": 300}  # moments each
+BACKENDS = {"eager": 252, "aot_eager": 140, "inductor": 105}  # moments each
 BEFORE = signal.getsignal(signal.SIGINT)  # a shell's background job ignores it
 
 
