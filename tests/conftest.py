@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import itertools
 import os
 import sys
 import zlib
@@ -61,6 +62,7 @@ CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")  # another number: other l
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write the golden files anew")
+    parser.addoption("--all-combinations", action="store_true", help="tests marked `pairs` with all combinations of parameters")
     parser.addoption("--all-ambient", action="store_true", help="all programs of tests/programs/test_ambient.py")
 
 
@@ -75,7 +77,32 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
         torch.manual_seed(zlib.crc32(collector.path.name.encode()))
 
 
+def pairs_of(item: pytest.Item) -> set[tuple]:
+    """Each two of the values that a test is given."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return set(itertools.combinations([(name, id(value)) for name, value in sorted(params.items(), key=lambda p: p[0])], 2))
+
+
+def covering(items: list[pytest.Item]) -> set[pytest.Item]:
+    """As few of the tests of a function as hold each pair of values that is held by any of them."""
+    held = {item: pairs_of(item) for item in items}
+    left, chosen = set().union(*held.values()), set()
+    while left:
+        best = max(items, key=lambda item: len(held[item] & left))
+        chosen.add(best)
+        left -= held[best]
+    return chosen or set(items)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all-combinations"):
+        marked: dict[tuple, list[pytest.Item]] = {}
+        for item in items:
+            if item.get_closest_marker("pairs"):
+                marked.setdefault((item.parent, item.originalname), []).append(item)
+        dropped = {item for group in marked.values() for item in set(group) - covering(group)}
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+        items[:] = [item for item in items if item not in dropped]
     if hasattr(config, "workerinput"):  # of pytest-xdist, which hands out whole files in this order: `make test`
         many = Counter(item.path for item in items)
         rank = {name: i for i, name in enumerate(LONG)}

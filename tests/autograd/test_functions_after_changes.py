@@ -79,6 +79,7 @@ def results(f: Callable, see: Callable) -> list:
     return found
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("backend", ["eager", *BACKENDS])
 @pytest.mark.parametrize("kind", ["attribute", "dict", "list", "slot", "cell"])
 @pytest.mark.parametrize("seen", [False, True])

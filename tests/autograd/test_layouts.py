@@ -158,6 +158,7 @@ def upwards(kind: str, inner: bool) -> nn.Module:
     return net.to(memory_format=torch.channels_last) if inner else net
 
 
+@pytest.mark.pairs
 @pytest.mark.cxx
 @pytest.mark.parametrize(("inner", "layout"), [(False, "nchw"), (False, "nhwc"), (True, "nchw")])
 @pytest.mark.parametrize("kind", TRANSPOSED)
@@ -180,6 +181,7 @@ def test_transposed_convolutions(kind: str, inner: bool, layout: str, monkeypatc
         assert [n.meta["spec"].stride[1] == 1 for n in images] == [layout == "nhwc"] * 2
 
 
+@pytest.mark.pairs
 @pytest.mark.cxx
 @pytest.mark.parametrize(("freeze", "layout"), [(False, "nchw"), (True, "nhwc")])
 @pytest.mark.parametrize("kind", TRANSPOSED)
@@ -222,6 +224,7 @@ OF_PARTS: dict[str, Callable] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("kind", OF_PARTS)

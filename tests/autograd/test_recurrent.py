@@ -55,6 +55,7 @@ def of_last(f, m, x):
     (state[1] if isinstance(state, tuple) else state).sin().sum().backward()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("drive", [of_all, of_last])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LAYERS)

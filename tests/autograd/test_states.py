@@ -38,6 +38,7 @@ def grads(f, of: tuple[int, ...], kept: bool = False) -> list[torch.Tensor]:
     return [*outputs, *torch.autograd.grad(loss, wrt, allow_unused=True)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("of", [(2,), (0, 1, 2, 3)])
 @pytest.mark.parametrize("kept", [False, True])

@@ -9,7 +9,7 @@ import torch
 
 from .beside import BACKENDS, beside
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.pairs, pytest.mark.parametrize("backend", BACKENDS)]
 Made = torch.Tensor | tuple[torch.Tensor, ...]
 
 

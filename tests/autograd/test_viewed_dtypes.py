@@ -12,7 +12,7 @@ import bytejit
 
 from .beside import BACKENDS, beside
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.pairs, pytest.mark.parametrize("backend", BACKENDS)]
 fft = torch.fft.fft
 
 

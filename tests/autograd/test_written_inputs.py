@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from .beside import BACKENDS, beside
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.pairs, pytest.mark.parametrize("backend", BACKENDS)]
 
 
 def iterated(w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import bytejit
 
 from .beside import BACKENDS, beside
 
-pytestmark = pytest.mark.parametrize("backend", BACKENDS)
+pytestmark = [pytest.mark.pairs, pytest.mark.parametrize("backend", BACKENDS)]
 
 
 def leaf(*shape: int) -> torch.Tensor:

@@ -39,6 +39,7 @@ def calls(module: torch.nn.Module, *args, **kwargs) -> set[str]:
     return names
 
 
+@pytest.mark.pairs
 @pytest.mark.cxx
 @pytest.mark.parametrize("layout", LAID_OUT)
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

@@ -26,6 +26,7 @@ INTEGERS = {"arange", "arange with a step", "randint", "randperm", "eye", "ones"
 KINDS = [(name, d) for name in FACTORIES for d in (torch.float32, torch.float64)] + [(n, torch.int64) for n in INTEGERS]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("name, dtype", sorted(KINDS, key=str))
 def test_as_in_eager(name, dtype, backend):

@@ -45,6 +45,7 @@ def folds(net: nn.Module, x: torch.Tensor) -> fx.Graph:
     return graph
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("inner", [True, False])
 @pytest.mark.parametrize(("channels", "size", "step", "padding", "pixels"), KERNELS)
 def test_as_eager(channels, size, step, padding, pixels, inner) -> None:

@@ -40,6 +40,7 @@ def products(net: nn.Module, x: torch.Tensor, split: bool = True) -> fx.Graph:
     return graph
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("inner", [True, False])
 @pytest.mark.parametrize("size", [(2, 2), (3, 1), (4, 8)])
