@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import traceback
 import warnings
@@ -18,11 +16,12 @@ from bytejit.common import caches
 from bytejit.common.options import Options
 from bytejit.guards.native_checker import CHECKER
 
+from .forked import run_forked
+
 
 def said(code: str, **environ: str) -> str:
     """What a fresh process writes to stderr. Raises where it fails."""
-    env = {**os.environ, **environ}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=env)
+    done = run_forked("-c", code, **environ)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -114,8 +113,7 @@ def test_bad_values_name_the_variable(name, value, says):
 
 def test_a_bad_value_is_one_warning_at_the_programs_line_and_the_others_hold(tmp_path):
     (tmp_path / "program.py").write_text("import sys\nimport bytejit\nprint(bytejit.config.mode, bytejit.config.debug_dir)\n")
-    env = {**os.environ, "PYTHONPATH": os.path.abspath("src"), "BYTEJIT_MODE": "fastest", "BYTEJIT_DEBUG_DIR": "there"}
-    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, timeout=600, env=env, cwd=tmp_path)
+    done = run_forked("program.py", cwd=tmp_path, BYTEJIT_MODE="fastest", BYTEJIT_DEBUG_DIR="there")
     assert (done.returncode, done.stdout) == (0, "default there\n"), done.stderr
     said = "program.py:2: RuntimeWarning: bytejit: BYTEJIT_MODE='fastest': unknown mode 'fastest'. Known: default, "
     assert said in done.stderr and "; the default holds\n" in done.stderr and "Traceback" not in done.stderr
@@ -123,8 +121,7 @@ def test_a_bad_value_is_one_warning_at_the_programs_line_and_the_others_hold(tmp
 
 @pytest.mark.parametrize("command", ["bytejit", "bytejit run no.py", "bytejit explain a.py:f", "bytejit.verify"])
 def test_commands_refuse_a_bad_value_in_one_line(command):
-    env = {**os.environ, "BYTEJIT_CACHE_MB": "much"}
-    done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True, timeout=600, env=env)
+    done = run_forked("-m", *command.split(), BYTEJIT_CACHE_MB="much")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "bytejit: BYTEJIT_CACHE_MB='much': it is no int\n")
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .forked import COMPILER, run_forked
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("shape", ["chain", "training"])
 def test_growth(shape: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "bench_growth.py"), "--one", shape, "10"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "BYTEJIT_CACHE_DIR": str(tmp_path)}
-    )
+    path = ROOT / "benchmarks" / "bench_growth.py"
+    done = run_forked(path, "--one", shape, "10", preload=COMPILER, BYTEJIT_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout.splitlines()[-1])
     assert row["n"] == 10 and row["stages"]["capture"] > 0 and row["stages"]["emit"] > 0

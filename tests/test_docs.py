@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from .forked import COMPILER, run_forked
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -106,7 +105,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 @pytest.mark.parametrize("script", ["make_picture.py", "make_api.py"])
 def test_generated_pages_are_current(script: str) -> None:
-    out = subprocess.run([sys.executable, str(DOCS / script), "--check"], capture_output=True, text=True, timeout=600)
+    out = run_forked(DOCS / script, "--check")
     assert out.returncode == 0, out.stderr
 
 
@@ -121,8 +120,7 @@ def test_code_blocks_run(page: str, tmp_path: Path) -> None:
     assert blocks
     program = tmp_path / "program.py"
     program.write_text("\n".join(blocks))
-    env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0"}  # PYTHONPATH begins with src/: conftest.py
-    out = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=600, env=env, cwd=tmp_path)
+    out = run_forked(program, cwd=tmp_path, preload=COMPILER, BYTEJIT_SUPPRESS_ERRORS="0")
     assert out.returncode == 0, out.stdout + out.stderr
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from .forked import COMPILER, run_forked
+
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+# fewer steps and seeds than by themselves, of what costs a minute
+ARGUMENTS = {"10_train_digits": ("12", "1")}
 
 
 def test_the_programs_of_the_documents_are_there() -> None:
@@ -21,8 +22,6 @@ def test_the_programs_of_the_documents_are_there() -> None:
 @pytest.mark.cxx
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
-    paths = [str(path.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
-    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    out = run_forked(path, *ARGUMENTS.get(path.stem, ()), cwd=tmp_path, preload=COMPILER)
     assert out.returncode == 0, f"{out.stdout}\n{out.stderr}"
     assert "[bytejit fault]" not in out.stderr, out.stderr

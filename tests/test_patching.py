@@ -7,9 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import pickle
-import subprocess
 import sys
 import warnings
 
@@ -21,6 +19,8 @@ from bytejit.__main__ import main
 from bytejit.common import caches
 from bytejit.kernels import artifacts
 from bytejit.runtime.origins import settings_of
+
+from .forked import COMPILER, run_forked
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -71,7 +71,7 @@ def test_every_argument_of_torchs():
     import inspect
 
     code = "import inspect, torch; print([*inspect.signature(torch.compile).parameters])"
-    names = eval(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600).stdout)
+    names = eval(run_forked("-c", code).stdout)
     assert not set(names) - {*inspect.signature(torch.compile).parameters} - {"shapes_spec"}
     caches.clear()
     with warnings.catch_warnings(record=True) as found:
@@ -284,7 +284,7 @@ assert len(seen) == 2
 
 
 def test_a_reset_of_a_module_that_is_imported_later(folder):
-    done = ran(folder, "-c", RESETS)
+    done = run_forked("-c", RESETS, cwd=folder, preload=COMPILER)
     assert done.returncode == 0, done.stderr
 
 
@@ -406,7 +406,7 @@ with torch.compiler.set_stance("force_eager"):
     not importlib.metadata.entry_points(group="torch_dynamo_backends", name="bytejit"), reason="bytejit is not installed here"
 )
 def test_as_a_backend_of_torch_compile(folder):
-    done = ran(folder, "-c", BACKEND)
+    done = run_forked("-c", BACKEND, cwd=folder, preload=(*COMPILER, "torch._dynamo"))
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -425,9 +425,7 @@ if "fail" in sys.argv: raise KeyError("its own")
 
 
 def ran(folder, *command, **environ):
-    path = os.pathsep.join(filter(None, (os.path.abspath("src"), os.environ.get("PYTHONPATH"))))
-    env = {**os.environ, "PYTHONPATH": path, **environ}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, env=env, cwd=folder)
+    return run_forked(*command, cwd=folder, **environ)
 
 
 @pytest.fixture
