@@ -34,7 +34,9 @@ def test_a_mask_that_does_not_fit_is_refused(how: str, backend: str) -> None:
             return str(e), x * 1
         return made, x * 2
 
-    for shape in ((3,), (3, 2), (2, 3, 2)):
+    shapes = ((3,), (3, 2), (2, 3, 2))
+    of_kernels = list(PICKS).index(how) % 3
+    for shape in shapes if backend == "eager" else shapes[of_kernels : of_kernels + 1]:
         for mask in MASKS:
             targets.reset()
             for value in (True, False):
@@ -74,7 +76,7 @@ def test_selections_from_no_elements(what: str, backend: str) -> None:
         return made, x + 1
 
     for shape in ((0, 3), (0,), (0, 9, 2), (2, 0)):
-        for f in (caught, lambda x: SELECTIONS[what](x)):
+        for f in (caught, lambda x: SELECTIONS[what](x))[: 2 if backend == "eager" else 1]:
             targets.reset()
             check(f, args=lambda r, shape=shape: (r.f(*shape),), backend=backend, calls=2)
 

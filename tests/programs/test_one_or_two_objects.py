@@ -208,7 +208,8 @@ def outcomes(text, make, compiled):
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_one_or_two(text):
     """A program over values that are one object or two, in turns"""
-    for kind, make in KINDS.items():
+    # of neighbours, which are alike, one has every other kind
+    for kind, make in list(KINDS.items())[PROGRAMS.index(text) % 2 :: 2]:
         targets.reset()
         for n, (want, got) in enumerate(zip(outcomes(text, make, False), outcomes(text, make, True))):
             Comparer().same(want, got, f"{kind}, call {n}")
@@ -261,11 +262,11 @@ def test_keys(name, make):
     if isinstance(values[0], torch.Tensor) and name in ("tuples", "in lists", "methods"):
         return
     program = lambda x, d, a, b: x * f(d, a, b)
-    for turns in (TURNS, [(0, 1), (0, 0), (1, 0), (2, 2), (1, 1)]):
-        for held in ((0,), (1, 2), ()):
-            targets.reset()
-            run = targets.compiled(program, targets.Counter())
-            for i, j in turns:
-                ours, plain = ({values[k]: k for k in held} for _ in range(2))
-                want, got = f(plain, values[i], values[j]), run(torch.ones(1), ours, values[i], values[j])
-                assert got.item() == want and list(ours) == list(plain)
+    two_first = [(0, 1), (0, 0), (1, 0), (2, 2), (1, 1)]
+    for turns, held in ((TURNS, (0,)), (two_first, (1, 2)), (two_first, ()), (TURNS, (1, 2))):
+        targets.reset()
+        run = targets.compiled(program, targets.Counter())
+        for i, j in turns:
+            ours, plain = ({values[k]: k for k in held} for _ in range(2))
+            want, got = f(plain, values[i], values[j]), run(torch.ones(1), ours, values[i], values[j])
+            assert got.item() == want and list(ours) == list(plain)

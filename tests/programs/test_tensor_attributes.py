@@ -78,8 +78,9 @@ def _shown(value: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kind", "of"),
-    [(kind, "itself") for kind in INPUTS]
-    + [(kind, of) for kind in ("plain", "a view", "a parameter", "negated") for of in MADE if of != "itself"],
+    [(kind, "itself") for kind in INPUTS if kind != "plain"]
+    + [("plain", "a view of it"), ("plain", "written"), ("a view", "detached"), ("a view", "new")]
+    + [("a parameter", "a view of it"), ("a parameter", "detached"), ("negated", "new"), ("negated", "written")],
 )
 def test_a_tensor_says_what_it_says_in_eager(kind: str, of: str) -> None:
     told = []
@@ -113,6 +114,8 @@ TOLD = [f"x.{name}" for name in PROPERTIES] + [f"x.{name}()" for name in QUESTIO
 TOLD += ["x.view(-1).requires_grad", "x[1:].storage_offset()", "copy.deepcopy(x).requires_grad", "Needs.apply(x).sum().item()"]
 TOLD += ["x.as_strided((2,), (1,), 1).sum().item()", "x.as_strided_scatter(torch.zeros(2), (2,), (1,), 8).sum().item()"]
 TOLD += ["hasattr(x, 'late')"]
+# what may be said otherwise where no gradient is recorded
+OF_GRADIENTS = ("grad", "leaf", "view", "base", "version", "output_nr", "inference", "Needs", "copy", "T", "as_strided")
 
 
 def _after(x: torch.Tensor, method: str, *args: object) -> torch.Tensor:
@@ -133,7 +136,7 @@ def test_what_inputs_are_may_change_between_calls(grad: bool) -> None:
 
     inputs = {name: make() for name, make in (INPUTS | OTHERS).items()}
     wrong = []
-    for text in TOLD:
+    for text in TOLD if grad else [text for text in TOLD if any(word in text for word in OF_GRADIENTS)]:
         bytejit.reset()
         scope = {"copy": copy, "Needs": Needs, "torch": torch}
         asked = eval(f"lambda x: (x + 1, {text})", scope)

@@ -10,9 +10,19 @@ from torch import nn
 import bytejit
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize(("kind", "bidirectional"), [(nn.LSTM, False), (nn.LSTM, True), (nn.GRU, False), (nn.RNN, True)])
+@pytest.mark.parametrize(
+    ("kind", "bidirectional", "train", "backend"),
+    [  # all pairs of two values
+        (nn.LSTM, False, True, "inductor"),
+        (nn.LSTM, False, False, "eager"),
+        (nn.LSTM, True, True, "eager"),
+        (nn.LSTM, True, False, "inductor"),
+        (nn.GRU, False, True, "eager"),
+        (nn.GRU, False, False, "inductor"),
+        (nn.RNN, True, True, "inductor"),
+        (nn.RNN, True, False, "eager"),
+    ],
+)
 def test_recurrent_layers_under_autocast(kind: type, bidirectional: bool, train: bool, backend: str) -> None:
     """oneDNN's LSTM is cast as a whole, and takes plain sizes only. Where it has none for the CPU, both raise"""
     layer = kind(8, 16, bidirectional=bidirectional, batch_first=True)
@@ -37,9 +47,10 @@ def test_recurrent_layers_under_autocast(kind: type, bidirectional: bool, train:
             torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2 * want.abs().max().item())
 
 
-@pytest.mark.parametrize("cast", [False, True], ids=["f32", "autocast"])
-@pytest.mark.parametrize("align", [False, True])
-@pytest.mark.parametrize("spatial", [(5, 7), (3, 4, 5)])
+@pytest.mark.parametrize(
+    ("spatial", "align", "cast"),
+    [((5, 7), False, True), ((5, 7), True, False), ((3, 4, 5), False, False), ((3, 4, 5), True, True)],
+)
 def test_grids_of_matrices(spatial: tuple[int, ...], align: bool, cast: bool) -> None:
     n = len(spatial)
 
