@@ -94,6 +94,37 @@ def test_a_diagonal_is_written() -> None:
     assert entries(compiled) == 2
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        return x * k, k + 1, x.shape[0], k * 0.5, 3
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        return grad * ctx.k, None
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_numbers_that_an_autograd_function_returns(grad: bool) -> None:
+    def f(x, k):
+        y, *numbers = Scaled.apply(x, k)
+        return y * numbers[0] - numbers[2], numbers
+
+    compiled = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    for k in NUMBERS:
+        x = r(k + 3).requires_grad_(grad)
+        y = x.detach().clone().requires_grad_(grad)
+        want, got = f(x, k), compiled(y, k)
+        torch.testing.assert_close(got, want)
+        assert list(map(type, got[1])) == list(map(type, want[1]))
+        if grad:
+            for made in (want, got):
+                made[0].sum().backward()
+            torch.testing.assert_close(y.grad, x.grad)
+    assert entries(compiled) == 2
+
+
 def test_factors_in_kernels() -> None:
     compiled = bytejit.compile(lambda x, k: F.interpolate(x.sin(), scale_factor=k, mode="bilinear") * k)
     for k in (1.5, 2.25, 1.3, 3.1, 2.0):

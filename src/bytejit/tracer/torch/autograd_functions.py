@@ -20,12 +20,12 @@ from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import CellVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import CellVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SymVar, TensorVar, Var, expect
 from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.objects.code_reach import walk
 from bytejit.tracer.objects.library import real_object
 
-from .autograd_passes import ApplyCall, traced_passes
+from .autograd_passes import ApplyCall, number_or_constant, traced_passes
 from .effects_of_calls import has_external_effects, without_gradients
 
 Make: TypeAlias = Callable[[], Any]
@@ -123,7 +123,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     result, ctx = traced_forward(t, cls, args[0], args[1], args_given)
     parts = result.items if isinstance(result, SeqVar) and result.cls is tuple else None
     single, outputs = parts is None, [t.values.real(o) for o in ([result] if parts is None else parts)]
-    if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
+    if not all(isinstance(o, (TensorVar, SymVar)) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
         raise Break(f"{cls.__name__}.apply, which returns values other than tensors")
     noted = map(t.values.real, t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable")))
     marked = [expect(m, TensorVar, f"{cls.__name__}.apply, which marks values other than tensors") for m in noted]
@@ -135,7 +135,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.sizes.erase(node for node in list(t.graph.nodes)[before:] if node.op != "placeholder")
     inputs = [a.fake for a in given if isinstance(a, TensorVar)]
     fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [m.fake for m in marked], inputs))
-    made = [next(fakes) if isinstance(o, TensorVar) else expect(o, Known).obj for o in outputs]
+    made = [next(fakes) if isinstance(o, TensorVar) else number_or_constant(o) for o in outputs]
     for fake in made:
         t.by_fake.pop(id(fake), None)
     target = Applied(cls.__name__, applied(cls, held), len(node_args), passes)

@@ -24,7 +24,7 @@ from bytejit.guards.later import checked_later
 from bytejit.guards.sources import CellContents, Defaults, Global, KwDefaults, Scope
 from bytejit.tracer.core.signals import Break, LeaveToTorch, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, SymVar, TensorVar, Var, expect
 
 from .effects_of_calls import without_gradients
 from .parts import part_of, taken_by
@@ -144,6 +144,11 @@ def in_decorator(guard: Guard, backward: Var) -> bool:
 LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, staticmethod, classmethod, torch.dtype)
 
 
+def number_or_constant(v: Var) -> Any:
+    """What stands for an output that is no tensor: a number that changes stays a symbol."""
+    return v.value if isinstance(v, SymVar) else expect(v, Known).obj
+
+
 def put_together(
     t: Tracer, call: ApplyCall, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
 ) -> tuple[TracedPasses, tuple[Node, ...]]:
@@ -165,7 +170,7 @@ def put_together(
         tuple(map(extra.index, taken)),
         tuple(map(extra.index, outer)),
         len(returned),
-        tuple(returned.index(o.node) if isinstance(o, TensorVar) else (expect(o, Known).obj,) for o in call.outputs),
+        tuple(returned.index(o.node) if isinstance(o, TensorVar) else (number_or_constant(o),) for o in call.outputs),
         call.single,
         tuple(markers.values()),
         frozenset(i for i, n in enumerate([*outer, *kept]) if n in saved),
