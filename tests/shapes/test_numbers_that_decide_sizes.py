@@ -94,6 +94,59 @@ def test_a_diagonal_is_written() -> None:
     assert entries(compiled) == 2
 
 
+WINDOWS: dict[str, tuple[Callable, Callable[[int], tuple]]] = {
+    "F.unfold": (lambda x, k: F.unfold(x, k, padding=1), lambda k: (r(1, 2, 9, 8), k)),
+    "F.unfold, other numbers": (
+        lambda x, k: F.unfold(x, (3, 2), dilation=(2, 1), padding=k, stride=(1, k)),
+        lambda k: (r(2, 9, 8), k),
+    ),
+    "avg_pool2d": (F.avg_pool2d, lambda k: (r(1, 2, 9, 8), k)),
+    "avg_pool1d by steps of 2": (lambda x, k: F.avg_pool1d(x, k, 2) * 2, lambda k: (r(2, 9), k)),
+    "avg_pool2d with margins": (lambda x, k: F.avg_pool2d(x, 15, 2, padding=k), lambda k: (r(1, 2, 19, 18), k)),
+    "max_pool2d": (lambda x, k: F.max_pool2d(x, k), lambda k: (r(1, 2, 9, 8), k)),
+    "max_pool1d with margins": (lambda x, k: F.max_pool1d(x, k, 1, padding=1) * 2, lambda k: (-r(2, 9).abs(), k)),
+    "max_pool2d by other steps": (lambda x, k: F.max_pool2d(x, 3, k, padding=1, dilation=2), lambda k: (r(1, 2, 9, 8), k)),
+    "max_pool3d": (lambda x, k: torch.max_pool3d(x, k), lambda k: (r(1, 1, 7, 8, 9), k)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_without_gradients(name: str) -> None:
+    f, make = WINDOWS[name]
+    compiled = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    for k in NUMBERS:
+        args = make(k)
+        torch.testing.assert_close(compiled(*args), f(*args))
+    assert entries(compiled) == 2
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_with_gradients(name: str) -> None:
+    f, make = WINDOWS[name]
+    compiled = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    for k in NUMBERS[:4]:
+        x, n = make(k)
+        y = x.clone().requires_grad_()
+        want, got = f(x.requires_grad_(), n), compiled(y, n)
+        torch.testing.assert_close(got, want)
+        seed = torch.randn_like(want)
+        for made in (want, got):
+            made.backward(seed)
+        torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_windows_that_eager_refuses() -> None:
+    for f, numbers in ((F.max_pool2d, (2, 3, 9)), (lambda x, k: F.avg_pool2d(x, 5, 1, padding=k), (1, 2, 3))):
+        compiled, x = bytejit.compile(f, backend="eager"), r(1, 2, 7, 8)
+        for n in numbers[:-1]:
+            torch.testing.assert_close(compiled(x, n), f(x, n))
+        with pytest.raises(RuntimeError) as want:
+            f(x, numbers[-1])
+        with pytest.raises(RuntimeError) as got:
+            compiled(x, numbers[-1])
+        assert str(got.value) == str(want.value)
+
+
 class Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, k):

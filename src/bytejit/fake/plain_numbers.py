@@ -3,6 +3,8 @@ composed of functions that take symbols. What is not said here gets constants.""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -125,6 +127,56 @@ def _spans_all(x: torch.Tensor, dims: int, kernel: Any, padding: Any) -> bool:
     return len(each) == dims and all(same(k, n) for k, n in zip(each, x.shape[-dims:]))
 
 
+def _row(value: Any, dims: int) -> list:
+    """A number for each dimension."""
+    given = list(value) if isinstance(value, (list, tuple)) else [value]
+    return given * dims if len(given) == 1 else given
+
+
+def _windows(x: torch.Tensor, numbers: Sequence[list], fill: float = 0.0) -> torch.Tensor | None:
+    """A view of an image, with margins around it: its last dimensions are places of a window, then those within it. numbers:
+    kernel, stride, padding, dilation. None where eager refuses."""
+    kernel, stride, padding, dilation = numbers
+    dims = len(kernel)
+    if x.dim() not in (dims + 1, dims + 2) or any(len(row) != dims for row in numbers):
+        return None
+    if any(n < 1 for n in (*kernel, *stride, *dilation)) or any(p < 0 for p in padding):
+        return None
+    if any(is_symbolic(p) or p for p in padding):
+        x = _F.pad(x, [p for p in reversed(padding) for _ in range(2)], value=fill)
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation)]
+    if any(n < span for n, span in zip(x.shape[-dims:], spans)):
+        return None
+    places = [(n - span) // s + 1 for n, span, s in zip(x.shape[-dims:], spans, stride)]
+    steps = x.stride()
+    around, within = ([n * s for n, s in zip(steps[-dims:], row)] for row in (stride, dilation))
+    return x.as_strided([*x.shape[:-dims], *places, *kernel], [*steps[:-dims], *around, *within], x.storage_offset())
+
+
+@composes(_F.unfold)
+def _columns(input: torch.Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> torch.Tensor:
+    numbers = [_row(v, 2) for v in (kernel_size, stride, padding, dilation)]
+    found = _windows(input, numbers) if any(map(any_symbolic, numbers)) else None
+    if found is None:
+        return _F.unfold(input, kernel_size, dilation, padding, stride)
+    *batch, channels, rows, columns, high, wide = found.shape
+    at = len(batch)
+    inner = found.permute(*range(at + 1), at + 3, at + 4, at + 1, at + 2)
+    return inner.reshape([*batch, channels * high * wide, rows * columns])
+
+
+def _pooled_windows(x: torch.Tensor, dims: int, numbers: Sequence, fill: float, ceil_mode: Any) -> torch.Tensor | None:
+    """The windows of a pool whose numbers change."""
+    kernel, stride, padding, dilation = numbers
+    steps = kernel if stride is None or stride in ([], ()) else stride
+    rows = [_row(v, dims) for v in (kernel, steps, padding, dilation)]
+    if not any(map(any_symbolic, rows)) or ceil_mode or not x.is_floating_point():
+        return None
+    if any(2 * p > k for p, k in zip(rows[2], rows[0])):
+        return None
+    return _windows(x, rows, fill)
+
+
 def _pools(dims: int) -> None:
     """Pools over the whole of a sequence or an image (`F.max_pool1d(x, x.shape[2])`)."""
     average, largest = getattr(_F, f"avg_pool{dims}d"), getattr(_F, f"max_pool{dims}d")
@@ -132,18 +184,29 @@ def _pools(dims: int) -> None:
 
     @composes(average)
     def avg_pool(input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *rest: Any, **options: Any) -> Any:
-        if rest or options.get("divisor_override") is not None or not _spans_all(input, dims, kernel_size, padding):
-            return average(input, kernel_size, stride, padding, *rest, **options)
-        return input.mean(every, True)
+        counts = not rest and options.get("divisor_override") is None and options.get("count_include_pad", True)
+        if counts and _spans_all(input, dims, kernel_size, padding):
+            return input.mean(every, True)
+        numbers = (kernel_size, stride, padding, 1)
+        found = _pooled_windows(input, dims, numbers, 0.0, options.get("ceil_mode")) if counts else None
+        return average(input, kernel_size, stride, padding, *rest, **options) if found is None else found.mean(every)
 
-    @composes(largest)
+    @composes(largest, getattr(torch, f"max_pool{dims}d"))
     def max_pool(
-        input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *rest: Any, **options: Any
+        input: torch.Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
     ) -> Any:
-        plain = dilation in (1, [1] * dims, (1,) * dims) and not rest and not options.get("return_indices")
-        if not plain or not _spans_all(input, dims, kernel_size, padding):
-            return largest(input, kernel_size, stride, padding, dilation, *rest, **options)
-        if not (input.requires_grad and torch.is_grad_enabled()):
+        numbers, learns = (kernel_size, stride, padding, dilation), input.requires_grad and torch.is_grad_enabled()
+        if return_indices or dilation not in (1, [1] * dims, (1,) * dims) or not _spans_all(input, dims, kernel_size, padding):
+            plain = not return_indices and not learns
+            found = _pooled_windows(input, dims, numbers, -math.inf, ceil_mode) if plain else None
+            return largest(input, *numbers, ceil_mode, return_indices) if found is None else found.amax(every)
+        if not learns:
             return input.amax(every, True)
         return input.flatten(-dims).max(-1).values.view([*input.shape[:-dims], *[1] * dims])  # one of equals has the gradient
 
