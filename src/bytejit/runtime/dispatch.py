@@ -183,6 +183,8 @@ class SiteState:
     def miss(self, *args: Any) -> Exit:
         """Called when no entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
+        if self.frozen and self.entries is self._asked:  # first: it is each call of a site that has stopped compiling
+            return args[: self.flat], self.point.id
         try:
             room_for(LEAST_FRAMES_LEFT)
         except RecursionError:  # the program runs close to its limit
