@@ -147,6 +147,18 @@ def test_windows_that_eager_refuses() -> None:
         assert str(got.value) == str(want.value)
 
 
+def test_floats_where_eager_takes_whole_numbers() -> None:
+    for f in (lambda x, k: x.unfold(0, k, 1) * 2, lambda x, k: x.diagonal(k) * 2, torch.diag):
+        compiled = bytejit.compile(f, backend="aot_eager")
+        for n, k in ((4, 2), (5, 2), (6, 2), (6, 3), (7, 2.0), (7, 3.0)):
+            x = r(n, n)
+            if type(k) is float:
+                with pytest.raises(TypeError):
+                    compiled(x, k)
+            else:
+                torch.testing.assert_close(compiled(x, k), f(x, k))
+
+
 class Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, k):

@@ -18,15 +18,20 @@ aten = torch.ops.aten
 _F = torch.nn.functional
 
 
+def _constant(number: Any) -> Any:
+    """A number as it is now: a symbol becomes a constant."""
+    return float(number) if isinstance(number, torch.SymFloat) else int(number) if is_symbolic(number) else number
+
+
 # ---- diagonals -----------------------------------------------------------------------------------------------------------
 @composes(torch.diagonal, torch.Tensor.diagonal)
 def _diagonal(input: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> torch.Tensor:
     """The main diagonal of what is right of its first element, or below it."""
     if not is_symbolic(offset) or wrap_dim(dim1, input.dim()) == wrap_dim(dim2, input.dim()):
-        return torch.diagonal(input, int(offset), dim1, dim2)
+        return torch.diagonal(input, _constant(offset), dim1, dim2)
     along, away = (dim2, offset) if offset >= 0 else (dim1, -offset)
     if away >= input.shape[along]:  # nothing is there: eager's view starts elsewhere
-        return torch.diagonal(input, int(offset), dim1, dim2)
+        return torch.diagonal(input, _constant(offset), dim1, dim2)
     return torch.diagonal(input.narrow(along, away, input.shape[along] - away), 0, dim1, dim2)
 
 
@@ -40,7 +45,7 @@ def _diag_embed(input: torch.Tensor, offset: Any = 0, dim1: int = -2, dim2: int 
     """The square matrix with the numbers on its main diagonal, with columns before it and rows below, or the other way round."""
     rank = input.dim() + 1
     if not is_symbolic(offset) or (wrap_dim(dim1, rank), wrap_dim(dim2, rank)) != (rank - 2, rank - 1):
-        return torch.diag_embed(input, int(offset), dim1, dim2)
+        return torch.diag_embed(input, _constant(offset), dim1, dim2)
     away = offset if offset >= 0 else -offset
     return _F.pad(torch.diag_embed(input), (away, 0, 0, away) if offset >= 0 else (0, away, away, 0))
 
@@ -48,7 +53,7 @@ def _diag_embed(input: torch.Tensor, offset: Any = 0, dim1: int = -2, dim2: int 
 @composes(torch.diag, torch.Tensor.diag)
 def _diag(input: torch.Tensor, diagonal: Any = 0) -> torch.Tensor:
     if not is_symbolic(diagonal) or input.dim() not in (1, 2):
-        return torch.diag(input, int(diagonal))
+        return torch.diag(input, _constant(diagonal))
     return _diag_embed(input, diagonal) if input.dim() == 1 else _diagonal(input, diagonal).clone()
 
 
@@ -88,7 +93,7 @@ def _interpolate(
     op, aligns = _RESIZING.get((mode, input.dim()), (None, False))
     odd = size is not None or antialias or (align_corners is not None and not aligns)
     if op is None or odd or len(given) != input.dim() - 2 or not input.is_floating_point():
-        constant = [float(f) if isinstance(f, (float, torch.SymFloat)) else int(f) for f in given]
+        constant = [_constant(f) for f in given]
         of_all = constant if isinstance(scale_factor, (list, tuple)) else constant[0]
         return _F.interpolate(input, size, of_all, mode, align_corners, recompute_scale_factor, antialias)
     scales = [torch.sym_float(f) for f in given]
@@ -102,7 +107,7 @@ def _unfold(self: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.T
     """Windows that overlap are a view with another stride: its gradient adds up what overlaps."""
     at = wrap_dim(dimension, self.dim()) if self.dim() else -1
     if not any_symbolic((size, step)) or at < 0 or not 0 <= size <= self.shape[at] or step <= 0:
-        return self.unfold(dimension, int(size), int(step))
+        return self.unfold(dimension, _constant(size), _constant(step))
     shape, stride = list(self.shape), list(self.stride())
     count = (shape[at] - size) // step + 1
     return self.as_strided(
