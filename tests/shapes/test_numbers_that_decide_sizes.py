@@ -147,6 +147,16 @@ def test_windows_that_eager_refuses() -> None:
         assert str(got.value) == str(want.value)
 
 
+@pytest.mark.parametrize("f", [F.avg_pool3d, lambda x, k: F.max_pool3d(x, k), lambda x, k: F.avg_pool3d(x, x.shape[2:])])
+def test_pools_under_autocast(f: Callable) -> None:
+    """It casts for some of them."""
+    compiled = bytejit.compile(f, backend="aot_eager")
+    for k in NUMBERS[:4]:
+        x = r(1, 1, k + 4, k + 5, k + 6).bfloat16()
+        with torch.autocast("cpu"):
+            torch.testing.assert_close(compiled(x, k), f(x, k), rtol=1e-2, atol=1e-2)
+
+
 def test_floats_where_eager_takes_whole_numbers() -> None:
     for f in (lambda x, k: x.unfold(0, k, 1) * 2, lambda x, k: x.diagonal(k) * 2, torch.diag):
         compiled = bytejit.compile(f, backend="aot_eager")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.autocast import cast_resized
 from bytejit.common.spec import wrap_dim
 from bytejit.shapes.symbols import any_symbolic, is_symbolic, same
 
@@ -84,6 +85,7 @@ def _interpolate(
     antialias: bool = False,
 ) -> torch.Tensor:
     """By a factor that is a symbol: an op that is given the sizes, computed here, and the factors."""
+    (input,), _ = cast_resized(_F.interpolate, (input,), {"mode": mode})
     given = scale_factor if isinstance(scale_factor, (list, tuple)) else [scale_factor] * (input.dim() - 2)
     if not any_symbolic(given):
         return _F.interpolate(input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
@@ -123,6 +125,7 @@ def _spans_all(x: torch.Tensor, dims: int, kernel: Any, padding: Any) -> bool:
     around = padding if isinstance(padding, (list, tuple)) else [padding]
     if (
         not any_symbolic(given)
+        or torch.is_autocast_enabled(x.device.type)
         or not x.is_floating_point()
         or x.dim() not in (dims + 1, dims + 2)
         or any(is_symbolic(p) or p != 0 for p in around)
@@ -144,6 +147,8 @@ def _windows(x: torch.Tensor, numbers: Sequence[list], fill: float = 0.0) -> tor
     kernel, stride, padding, dilation = numbers
     dims = len(kernel)
     if x.dim() not in (dims + 1, dims + 2) or any(len(row) != dims for row in numbers):
+        return None
+    if torch.is_autocast_enabled(x.device.type):  # it casts for some of what stands for windows here
         return None
     if any(n < 1 for n in (*kernel, *stride, *dilation)) or any(p < 0 for p in padding):
         return None
