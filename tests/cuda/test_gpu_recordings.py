@@ -457,6 +457,7 @@ def test_random_numbers_in_a_graph_of_the_programs() -> None:
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
             got = compiled(x)
+        torch.cuda.synchronize()  # torch 2.11: a first replay that follows at once draws others in a third of its graphs
         seen = []
         for seed in (1, 1, None, 2):
             if seed is not None:
