@@ -47,7 +47,9 @@ def names(path: Path) -> Iterator[str]:
     """Private names of other packages that a module uses."""
     tree = ast.parse(path.read_text())
     alias: dict[str, str] = {}
-    for node in ast.walk(tree):
+    kinds = ast.ImportFrom, ast.Import, ast.Attribute
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             alias |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
         elif isinstance(node, ast.Import):
@@ -55,8 +57,8 @@ def names(path: Path) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and (of := spelled(node.value, alias)):
             alias[node.targets[0].id] = of
-    inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    outer = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in inner]
+    inner = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    outer = [node for node in nodes if isinstance(node, ast.Attribute) and node not in inner]
     found = [*alias.values(), *filter(None, (spelled(node, alias) for node in outer))]
     yield from (name for name in found if private(name) and name.split(".")[0] != "bytejit")
 
