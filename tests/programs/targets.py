@@ -77,6 +77,15 @@ def reset() -> None:
         bytejit.reset()
 
 
+def breaks() -> dict:
+    """Of what was compiled since the last reset: where it is more than one graph."""
+    if TARGET != "bytejit":
+        return {}
+    import bytejit
+
+    return bytejit.counters["breaks"]
+
+
 def strict() -> contextlib.AbstractContextManager:
     """Faults of the compiler raise instead of falling back to the plain function."""
     if TARGET == "bytejit":

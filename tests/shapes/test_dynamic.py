@@ -272,7 +272,7 @@ class Transformer(nn.Module):
     def __init__(self, words: int = 50, width: int = 16, longest: int = 64):
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(longest, width)
-        self.blocks = nn.ModuleList(Block(width, 2) for _ in range(2))
+        self.blocks = nn.ModuleList([Block(width, 2)])
         self.head = nn.Linear(width, words)
         self.register_buffer("mask", torch.full((longest, longest), float("-inf")).triu(1))
 
@@ -286,7 +286,7 @@ class Transformer(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_a_transformer_over_batches_and_lengths(seed: int, training: bool) -> None:
     torch.manual_seed(seed)
