@@ -29,7 +29,7 @@ MORE = ("scipy>=1.11", "matplotlib>=3.8", "pillow", "pyyaml", "safetensors", "hu
 # of CUDA's libraries those that torch calls when it is imported: without a driver they answer so. The others: cuda_stubs
 CUDA = ("cudart", "cupti")
 # what reads what an interpreter or torch may change: opcodes, private interfaces, guards, the tracer, shapes; and of training and
-# kernels one file each. Two minutes of CPU; what takes long and is of no version is left out, or below
+# kernels one file each. Some four minutes of CPU; what takes long and is of no version is left out
 SHORT = (
     "tests/compat",
     "tests/rewriter",
@@ -48,8 +48,6 @@ SHORT = (
     "tests/codegen/test_normalise.py",
     "tests/kernels/test_build.py",
 )
-# of these, what costs half a minute each and is the same on every pair
-LEFT_OUT = ("tests/compat/test_no_numpy.py", "tests/tracer/test_numpy_indices.py")
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
 
@@ -154,8 +152,7 @@ def environ() -> dict[str, str]:
 def parts(short: bool, only: list[str]) -> list[list[str]]:
     """What each pytest is given, two processes each: paths below the root."""
     if only or short:
-        places = only or [place for place in SHORT if (ROOT / place).exists()]
-        return [[*places, *(f"--ignore={place}" for place in LEFT_OUT if short)]]
+        return [list(only or SHORT)]
     folders = sorted({p.parent for p in (ROOT / "tests").rglob("test_*.py")} - {ROOT / "tests"})
     files = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").glob("test_*.py"))
     return [*([str(f.relative_to(ROOT))] for f in folders), files]
