@@ -8,7 +8,9 @@ from torch.utils._pytree import tree_leaves
 
 import bytejit
 from bytejit.backends.recording import draws
+from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake import sized
+from bytejit.fake.tensor import fake_of_spec, infer
 
 LAYERS = {
     "lstm": (torch.nn.LSTM, {}),
@@ -69,3 +71,30 @@ def test_symbolic_sizes_in_training(kind: type, options: dict) -> None:
     torch.testing.assert_close(results[1], results[0])
     if kind is torch.nn.LSTM and "proj_size" not in options:
         assert bytejit.counters.total("graphs") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_onednns_layer_are_of_32_bits(dtype: torch.dtype) -> None:
+    """Also where this CPU has no such layer of 16 bits, and where torch's meta kernel says 16."""
+    layer, x, state = torch.nn.LSTM(8, 16), torch.randn(6, 2, 8), torch.randn(1, 2, 16)
+    weights = [w.detach() for w in layer.parameters()]
+    how = (
+        False,
+        2,
+        16,
+        1,
+        True,
+        True,
+        False,
+        [],
+        False,
+    )  # reverse, mode, hidden, layers, biases, train, both ways, sizes, batch first
+    forward = torch.ops.aten.mkldnn_rnn_layer.default
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        y, *last, workspace = forward(x, *weights, state, state, False, [], 2, 16, 1, True, False, False, True)
+    made = [x, *weights, state, state, y, *last, y, *last]
+    backward = torch.ops.aten.mkldnn_rnn_layer_backward.default
+    expected = backward(*made, *how, workspace)
+    fakes = [fake_of_spec(Spec(tuple(t.shape), contiguous_stride(t.shape), dtype, t.device)) for t in made]
+    said = infer(backward, (*fakes, *how, fake_of_spec(Spec((0,), (1,), torch.uint8, x.device))), {})
+    assert [(tuple(g.shape), g.stride(), g.dtype) for g in said] == [(tuple(g.shape), g.stride(), g.dtype) for g in expected]

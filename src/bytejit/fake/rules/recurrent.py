@@ -1,4 +1,4 @@
-"""Shape rules of recurrent layers that cuDNN runs as a whole (`common/recurrent_layers.py`)."""
+"""Shape rules of recurrent layers that a library runs as a whole: cuDNN (`common/recurrent_layers.py`), oneDNN."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def _backward(x: HasMeta, h: HasMeta, c: HasMeta | None, w: Sequence[HasMeta], *
     made = [by_steps(x, x.m.shape[2], How(*how).batch_first), _like(h), None if c is None else _like(c)]
     first = [m for m, want in zip(made, wanted) if want and m is not None]
     return [*first, *map(_like, w)] if wanted[3] else first
+
+
+GRU = 3  # the number of this mode in torch
+
+
+@row("mkldnn_rnn_layer_backward")
+def _onednn_backward(*given: Any) -> tuple[Meta, ...]:
+    """Of 32 bits, also where the layer has 16 (torch's mkldnn/RNN.cpp); its meta kernel says so since 2.13."""
+    x, w0, w1, w2, _, h, c, *_ = given
+    mode, hidden = given[14:16]
+    bias = new((4 * hidden,) if mode == GRU else w2.m.shape, None, torch.float32, x.m.device)
+    of_x, of_w0, of_w1, of_h, of_c = (new(t.m.shape, None, torch.float32, x.m.device) for t in (x, w0, w1, h, c))
+    return of_x, of_w0, of_w1, bias, bias, of_h, of_c
