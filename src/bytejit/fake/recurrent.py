@@ -30,6 +30,13 @@ def in_one_op(tensors: Sequence[torch.Tensor], states: Sequence[torch.Tensor]) -
     return plain and states[0].shape[-1] == states[1].shape[-1]
 
 
+def by_torch(function: Callable, x: torch.Tensor, hx: Any, *options: Any) -> tuple:
+    """torch's form. That of an LSTM in Python has a dimension of size 1 too many in the final states (2.11)."""
+    out, *finals = function(x, hx, *options)
+    states = (hx,) if isinstance(hx, torch.Tensor) else hx
+    return out, *(f if f.dim() == s.dim() else f.reshape(s.shape) for f, s in zip(finals, states, strict=True))
+
+
 def by_library(x: Any, states: Any, weights: Any, biased: bool, count: int, training: bool, both: bool) -> tuple:
     """One layer of an LSTM, of steps first: its result and final states."""
     outs, finals = [], []
@@ -110,7 +117,7 @@ def _layer_by_layer(function: Callable) -> None:
             return in_cudnn(function, x, states, weights, count, training, both, batch_first)
         library = function is torch.lstm and in_one_op((x, *states, *weights), states)
         if not library and (not dropout or not training or count == 1):
-            return function(x, hx, weights, *options)
+            return by_torch(function, x, hx, weights, *options)
         out, finals, per = x.transpose(0, 1) if batch_first else x, [], len(weights) // count
         out = out.contiguous() if library else out
         for i in range(count):
@@ -118,7 +125,7 @@ def _layer_by_layer(function: Callable) -> None:
             if library:
                 out, *last = by_library(out, first, own, biased, count, training, both)
             else:
-                out, *last = function(out, first[0] if single else first, own, biased, 1, 0.0, training, both, False)
+                out, *last = by_torch(function, out, first[0] if single else first, own, biased, 1, 0.0, training, both, False)
             finals.append(last)
             if dropout and training and i < count - 1:
                 out = torch.dropout(out, dropout, True)
