@@ -148,6 +148,8 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "sub": _subtracts_bool,
     "rsub": _subtracts_bool,
     "gather": _dim_outside,
+    "avg_pool2d": lambda given: given.get("divisor_override") == 0,
+    "avg_pool3d": lambda given: given.get("divisor_override") == 0,  # its meta kernel before torch 2.13 lets it pass
     "cumsum": lambda given: given.get("dtype") is torch.bool,
     "cumprod": lambda given: given.get("dtype") is torch.bool,
     "smooth_l1_loss": _below_zero("beta"),
