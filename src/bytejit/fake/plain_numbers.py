@@ -89,18 +89,20 @@ def _interpolate(
     given = scale_factor if isinstance(scale_factor, (list, tuple)) else [scale_factor] * (input.dim() - 2)
     if not any_symbolic(given):
         return _F.interpolate(input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
-    if size is None and len(given) == input.dim() - 2 and (mode == "area" or recompute_scale_factor):
-        sizes = [torch.sym_int(n * torch.sym_float(f)) for n, f in zip(input.shape[2:], given)]
-        return _F.interpolate(input, sizes, None, mode, align_corners, None, antialias)
+    known = size is None and len(given) == input.dim() - 2  # a factor for each dimension
+    if known and (mode == "area" or recompute_scale_factor):
+        return _F.interpolate(input, _scaled(input, given), None, mode, align_corners, None, antialias)
     op, aligns = _RESIZING.get((mode, input.dim()), (None, False))
-    odd = size is not None or antialias or (align_corners is not None and not aligns)
-    if op is None or odd or len(given) != input.dim() - 2 or not input.is_floating_point():
+    if op is None or not known or antialias or (align_corners is not None and not aligns) or not input.is_floating_point():
         constant = [_constant(f) for f in given]
         of_all = constant if isinstance(scale_factor, (list, tuple)) else constant[0]
         return _F.interpolate(input, size, of_all, mode, align_corners, recompute_scale_factor, antialias)
-    scales = [torch.sym_float(f) for f in given]
-    sizes = [torch.sym_int(n * f) for n, f in zip(input.shape[2:], scales)]
-    return op(input, sizes, *([bool(align_corners)] if aligns else []), *scales)
+    return op(input, _scaled(input, given), *([bool(align_corners)] if aligns else []), *map(torch.sym_float, given))
+
+
+def _scaled(input: torch.Tensor, factors: Sequence) -> list:
+    """The sizes of an image that these factors make larger."""
+    return [torch.sym_int(n * torch.sym_float(f)) for n, f in zip(input.shape[2:], factors)]
 
 
 # ---- windows -------------------------------------------------------------------------------------------------------------
@@ -119,26 +121,24 @@ def _unfold(self: torch.Tensor, dimension: int, size: Any, step: Any) -> torch.T
     )
 
 
+def _row(value: Any, dims: int) -> list:
+    """A number for each dimension."""
+    given = list(value) if isinstance(value, (list, tuple)) else [value]
+    return given * dims if len(given) == 1 else given
+
+
 def _spans_all(x: torch.Tensor, dims: int, kernel: Any, padding: Any) -> bool:
     """Whether the window of a pool, with a symbol in it, is all of the image."""
-    given = list(kernel) if isinstance(kernel, (list, tuple)) else [kernel]
-    around = padding if isinstance(padding, (list, tuple)) else [padding]
+    each, around = _row(kernel, dims), _row(padding, dims)
     if (
-        not any_symbolic(given)
+        not any_symbolic(each)
         or torch.is_autocast_enabled(x.device.type)
         or not x.is_floating_point()
         or x.dim() not in (dims + 1, dims + 2)
         or any(is_symbolic(p) or p != 0 for p in around)
     ):
         return False
-    each = given * dims if len(given) == 1 else given
     return len(each) == dims and all(same(k, n) for k, n in zip(each, x.shape[-dims:]))
-
-
-def _row(value: Any, dims: int) -> list:
-    """A number for each dimension."""
-    given = list(value) if isinstance(value, (list, tuple)) else [value]
-    return given * dims if len(given) == 1 else given
 
 
 def _windows(x: torch.Tensor, numbers: Sequence[list], fill: float = 0.0) -> torch.Tensor | None:
