@@ -12,7 +12,7 @@ which slots hold NULL is known without running.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
@@ -144,7 +144,7 @@ class Flow:
         return frozenset().union(*(reachable(self.after, [j]) & reachable(before, [i]) for i, j in back))
 
 
-def reachable(edges: Sequence[Iterable[int]], work: list[int]) -> set[int]:
+def reachable(edges: Sequence[Iterable[int]] | Mapping[int, Iterable[int]], work: list[int]) -> set[int]:
     """The nodes of a graph that edges lead to from some of them, these included."""
     seen = set(work)
     while work:

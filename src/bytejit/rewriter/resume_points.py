@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
-from .flow import ASIDE, ASIDE_NULL, MAYBE, NULL, RAW, Flow, enters_with_handler
+from .flow import ASIDE, ASIDE_NULL, MAYBE, NULL, RAW, Flow, enters_with_handler, reachable
 from .opcodes import (
     AFTER_LOOP,
     CALL_INSIDE,
@@ -186,16 +187,11 @@ def _ends_loop(flow: Flow, i: int) -> bool:
 def _circling(flow: Flow, first: int, last: int, targets: set[int]) -> set[int]:
     """The instructions of a stretch that lead back to a target, and the ends of its `for`s. No handlers of exceptions:
     they are entered, and left, among the sites."""
-    before: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = defaultdict(list)
     for i in range(first, last + 1):
         for j in flow.after[i]:
-            before.setdefault(j, []).append(i)
-    found, work = set(), list(targets)
-    while work:
-        i = work.pop()
-        if i not in found:
-            found.add(i)
-            work.extend(before.get(i, ()))
+            before[j].append(i)
+    found = reachable(before, list(targets))
     for target in [flow.instrs[i].target for i in found]:
         while 0 <= target < len(flow.instrs) and _ends_loop(flow, target):
             found.add(target)
