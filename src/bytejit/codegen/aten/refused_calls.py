@@ -40,6 +40,11 @@ def _divides_bools(given: dict) -> bool:
     return given.get("rounding_mode") is not None and _is_bool(given.get("self")) and _is_bool(given.get("other"))
 
 
+def _divides_by_zero(given: dict) -> bool:
+    """A pool whose own divisor is 0. Meta kernels before torch 2.13 let that pass in three dimensions."""
+    return given.get("divisor_override") == 0
+
+
 def _no_power(given: dict) -> bool:
     """A bool to the power of a bool, or integers to the power of a number below 0."""
     x, exponent = given["self"], given["exponent"]
@@ -148,8 +153,8 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "sub": _subtracts_bool,
     "rsub": _subtracts_bool,
     "gather": _dim_outside,
-    "avg_pool2d": lambda given: given.get("divisor_override") == 0,
-    "avg_pool3d": lambda given: given.get("divisor_override") == 0,  # its meta kernel before torch 2.13 lets it pass
+    "avg_pool2d": _divides_by_zero,
+    "avg_pool3d": _divides_by_zero,
     "cumsum": lambda given: given.get("dtype") is torch.bool,
     "cumprod": lambda given: given.get("dtype") is torch.bool,
     "smooth_l1_loss": _below_zero("beta"),
