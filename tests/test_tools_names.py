@@ -127,6 +127,22 @@ def test_a_backward_pass_is_in_the_folder_once_it_ran(tmp_path: Path, capsys: py
     assert capsys.readouterr().err.count("void k0") >= 2  # of both passes
 
 
+def test_kernels_of_all_parts_of_a_graph_are_in_the_folder(tmp_path: Path) -> None:
+    """torch makes a call in the middle of the graph, and a backward pass goes through each part beside it."""
+
+    @bytejit.compile(options={"debug": True, "debug_dir": str(tmp_path)})
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x.sin() * 2).softmax(-1)
+        torch.manual_seed(0)
+        return y, (x.cos() + torch.rand_like(x)).softmax(-1)
+
+    sum(f(torch.ones(4, 5, requires_grad=True))).square().sum().backward()
+    (folder,) = tmp_path.iterdir()
+    made = {path.name.partition("_")[2] for path in folder.iterdir()}
+    for part in ("part0", "part2"):
+        assert {f"{part}_kernel.cpp", f"{part}_backward.txt", f"{part}_backward_kernel.cpp"} <= made, made
+
+
 def test_a_graph_that_holds_the_program_s_objects_is_to_be_read_only(tmp_path: Path) -> None:
     @bytejit.allow_in_graph
     def local(x):

@@ -19,7 +19,7 @@ from torch import fx
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.common.ambient import preserved
 from bytejit.common.gradients import gradients, leaf_gradients
-from bytejit.common.graph_info import INFO, info_of
+from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.shapes import symbols
 
@@ -86,15 +86,18 @@ def cut_around(gm: fx.GraphModule, found: ByTorch, most: int = MOST_GROUPS) -> l
     return parts_between(gm, groups, plain, str(found), found)
 
 
-def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[CutPart] | None:
-    """Cuts the graph into parts, in order: torch runs `calls`, the others are compiled. None where autograd follows a value
-    from one part to another: a backward pass may run within the graph, or read what a call has changed."""
+def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node], changing: bool) -> list[CutPart] | None:
+    """Cuts the graph into parts, in order: torch runs `calls`, the others are compiled. changing: the calls change tensors.
+    None where autograd follows a value from one part to another, and a backward pass runs within the graph or may read what a
+    call has changed."""
     if info_of(gm).settings.options.freeze:
         return None
     try:
         parts = cut_around(gm, ByTorch("calls that torch makes", calls))
     except CannotNormalise:
         return None
+    if not changing and not any(n.target in PASSES for n in calls_of(gm)):
+        return parts
     nodes = {n.name: n for n in gm.graph.nodes}
     crossing = [nodes[name] for part in parts[:-1] for name in part.outputs]
     tensors = [n for n in crossing if isinstance(n.meta.get("val"), torch.Tensor)]
@@ -225,6 +228,11 @@ def part_of(
     return CutPart(module, tuple(n.name for n in taken), tuple(n.name for n in outputs))
 
 
+def named_for(prefix: str, stages: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """The stages of one graph of several. prefix: says which graph."""
+    return [(prefix + name, text, suffix) for name, text, suffix in stages]
+
+
 def run_by_torch(part: CutPart) -> Callable:
     """A part that torch runs, with gradients on or off as they are where it begins."""
     mode = info_of(part.graph).grad_at_start
@@ -240,8 +248,16 @@ def run_by_torch(part: CutPart) -> Callable:
     return call
 
 
-def joined(gm: fx.GraphModule, parts: Sequence[CutPart], made: Sequence[Callable]) -> Callable:
-    """The whole graph's callable. made: those of the parts."""
+def joined(gm: fx.GraphModule, parts: Sequence[CutPart], compile: Callable[[fx.GraphModule], Callable]) -> Callable:
+    """The whole graph's callable: torch runs the plain parts, `compile` makes those of the others. Its report has what the parts'
+    reports tell, now or later."""
+    made = [run_by_torch(part) if part.plain else compile(part.graph) for part in parts]
+    report = report_of(gm)
+    for i, part in enumerate(parts):
+        own, name = report_of(part.graph), f"part{i}_"
+        report.saved += own.saved
+        report.stages += named_for(name, own.stages)
+        own.later = lambda stages, name=name: report.tell_later(named_for(name, stages))
     names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
     wanted = list(gm.graph.nodes)[-1].args[0]
     single = not isinstance(wanted, (tuple, list))

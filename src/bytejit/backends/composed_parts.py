@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import fx
 
-from bytejit.autograd.cut_graph import PASSES, ByTorch, CannotNormalise, belongs_to, calls_of, cut_around, joined, run_by_torch
+from bytejit.autograd.cut_graph import PASSES, ByTorch, CannotNormalise, belongs_to, calls_of, cut_around, joined
 from bytejit.common import registry
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.fake.composed import composed_in
@@ -28,7 +28,6 @@ def apart_from_composed(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], 
     if not calls and not any(meets_composed(n) for n in gm.graph.nodes if n.op == "placeholder"):
         return compile(gm)
     registry.count("fallbacks", f"{WHY} run through torch")
-    report = report_of(gm)
     try:
         if not calls or len(calls) == len(calls_of(gm)):
             raise CannotNormalise("there is nothing else in the graph")
@@ -38,11 +37,6 @@ def apart_from_composed(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], 
             raise CannotNormalise("and a backward pass goes through them")
         parts = cut_around(gm, ByTorch(WHY, calls), MOST_GROUPS)
     except CannotNormalise as e:
-        report.through_torch = f"{WHY}: {e}"
+        report_of(gm).through_torch = f"{WHY}: {e}"
         return gm.forward
-    made = [run_by_torch(part) if part.plain else compile(part.graph) for part in parts]
-    for i, part in enumerate(parts):
-        own = report_of(part.graph)
-        report.saved += own.saved
-        report.stages += [(f"part{i}_{name}", text, suffix) for name, text, suffix in own.stages]
-    return joined(gm, parts, made)
+    return joined(gm, parts, compile)

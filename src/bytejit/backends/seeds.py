@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from bytejit.autograd.cut_graph import calls_of, cut_at, joined, run_by_torch
+from bytejit.autograd.cut_graph import calls_of, cut_at, joined
 
 
 def apart_from_seeds(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
     """The callable that `compile` makes of the parts of a graph, which set no seed themselves."""
     seeds = [n for n in calls_of(gm) if n.target is torch.manual_seed]
-    parts = cut_at(gm, seeds) if seeds else None
+    parts = cut_at(gm, seeds, changing=False) if seeds else None
     if parts is None:
         return compile(gm)
-    return joined(gm, parts, [run_by_torch(part) if part.plain else compile(part.graph) for part in parts])
+    return joined(gm, parts, compile)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from bytejit.autograd.cut_graph import CutPart, calls_of, cut_at, joined, run_by_torch
+from bytejit.autograd.cut_graph import CutPart, calls_of, cut_at, joined
 from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, note_around, report_of
@@ -40,7 +40,7 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
         parts = cut_at_sets(gm)
         if parts is None:
             return through_torch(gm, found)
-        return joined(gm, parts, [run_by_torch(part) if part.plain else compile(part.graph) for part in parts])
+        return joined(gm, parts, compile)
     call, sets, given, lent = compile(found.graph), found.sets, dict(found.given), info_of(gm).needs_grad
 
     def assigning(*inputs: Any) -> Any:
@@ -113,7 +113,7 @@ def follows(x: fx.Node, user: fx.Node, needs_grad: bool) -> bool:
 def cut_at_sets(gm: fx.GraphModule) -> list[CutPart] | None:
     """The parts of a graph between assignments to inputs' data, in order. None where it cannot be cut."""
     sets = [n for n in calls_of(gm) if n.target is set_data]
-    if any(n.args[0].op != "placeholder" for n in sets) or (parts := cut_at(gm, sets)) is None:
+    if any(n.args[0].op != "placeholder" for n in sets) or (parts := cut_at(gm, sets, changing=True)) is None:
         return None
     made = {n.name: n.meta["val"] for n in gm.graph.nodes if isinstance(n.meta.get("val"), Fake)}
     looks = {n.args[0].name: n.args[0].meta["look"] for n in sets}

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import fx
 
-from bytejit.autograd.cut_graph import ByTorch, Dependent, cut_after, cut_around, joined, run_by_torch
+from bytejit.autograd.cut_graph import ByTorch, Dependent, cut_after, cut_around, joined, named_for
 from bytejit.autograd.joint import make_joint
 from bytejit.autograd.partition import Parts, partition
 from bytejit.autograd.runtime import TrainingProgram
@@ -19,7 +19,7 @@ from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
-from bytejit.common.graph_info import INFO, Report, info_of, report_of
+from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.text import first_line
 from bytejit.common.torch_settings import memory_budget
@@ -63,17 +63,6 @@ def _from_aten(gm: fx.GraphModule, build: Build) -> Callable:
         return through_torch(gm, str(e))
 
 
-def _of_part(i: int, stages: list) -> list:
-    """The stages of a part of a graph, under its name."""
-    return [(f"part{i}_{name}", text, suffix) for name, text, suffix in stages]
-
-
-def tell_later(report: Report, stages: list) -> None:
-    """Tell whoever noted the graph about stages that are made now."""
-    if report.later is not None:
-        report.later(stages)
-
-
 def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> Callable:
     """The callable of a graph whose outputs need gradients. build(gm, aten): the callable of a graph without; it writes to the
     report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward graph."""
@@ -83,14 +72,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
         if tracked_anew(gm):
             raise CannotNormalise(f"{e}, and it sets requires_grad of an input") from e
         cut = cut_after(gm, e.node) if isinstance(e, Dependent) else cut_around(gm, e)
-        calls = [run_by_torch(part) if part.plain else either(part.graph, build, lay_out) for part in cut]
-        report = report_of(gm)
-        for i, part in enumerate(cut):
-            own = report_of(part.graph)
-            report.saved += own.saved
-            report.stages += _of_part(i, own.stages)
-            own.later = lambda stages, i=i: tell_later(report, _of_part(i, stages))
-        return joined(gm, cut, calls)
+        return joined(gm, cut, partial(either, build=build, lay_out=lay_out))
 
     first = len(parts.saved_inputs)
     info, passes = info_of(gm), SharedByPasses(parts.results, range(first, first + parts.saved))
@@ -109,7 +91,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
         try:
             with torch._C.DisableTorchFunction():
                 made = build(apart, aten)
-            tell_later(report_of(gm), [(f"backward_{name}", text, suffix) for name, text, suffix in report_of(apart).stages])
+            report_of(gm).tell_later(named_for("backward_", report_of(apart).stages))
             return made
         except (Undecided, NoCompiler, NoDriver, BuildFailed) as e:
             reason = first_line(e)

@@ -56,6 +56,11 @@ class Report:
     writes_early: bool = False  # what runs it may have written an input when it finds no memory
     cudagraphs: list[str] = field(default_factory=list)  # what became of its recordings, each thing once
 
+    def tell_later(self, stages: list[tuple[str, str, str]]) -> None:
+        """Tell whoever noted the graph about stages that are made now."""
+        if self.later is not None:
+            self.later(stages)
+
 
 def info_of(gm: torch.fx.GraphModule) -> GraphInfo:
     """The graph's `GraphInfo`; the defaults for a graph that the tracer did not make."""
