@@ -40,6 +40,22 @@ def caught(x):
         return str(e)
 
 
+def all_checked(x):
+    y = x * 2
+    torch._check_tensor_all(y > 0, lambda: f"not positive: {x.tolist()}")
+    return y.log()
+
+
+def of_their_own_kind(x):
+    torch._check_tensor_all_with(IndexError, (x > 0) & (x < 2))
+    return x + 1
+
+
+def checked_without_booleans(x):
+    torch._check_tensor_all(x)
+    return x + 1
+
+
 def outcome(f, *args):
     try:
         return f(*args)
@@ -60,11 +76,15 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-@pytest.mark.parametrize("f", [guarded, asserted, either, caught])
+@pytest.mark.parametrize("f", [guarded, asserted, either, caught, all_checked, of_their_own_kind])
 def test_what_fails_raises_as_eager(f, backend):
     c = bytejit.compile(f, backend=backend, fullgraph=True)
     for x in (Y, X, X * float("nan"), Y):
         same(outcome(c, x), outcome(f, x))
+
+
+def test_a_check_of_what_is_not_boolean_raises_as_torch_does():
+    same(outcome(bytejit.compile(checked_without_booleans, backend="eager"), Y), outcome(checked_without_booleans, Y))
 
 
 def test_nothing_is_left_of_a_graph_whose_check_fails():

@@ -190,7 +190,7 @@ TORCH = (
     *_rows("types of operators in graphs", "_ops.OpOverload _ops.OpOverloadPacket _ops.HigherOrderOperator", prefix="torch."),
     *_rows(
         "Python of torch that is traced or replaced",
-        """_assert _check_with utils._device.DeviceContext _C._infer_size
+        """_assert _check_with _check_tensor_all_with utils._device.DeviceContext _C._infer_size
         distributions.constraints._PositiveDefinite distributions.utils._lazy_property_and_property
         utils._device._device_constructors autograd.forward_ad._current_level""",
         prefix="torch.",

@@ -2,17 +2,19 @@
 
 The trace goes on with the other side, and the graph asserts the condition. Where it does not hold, the graph raises, its
 effects are undone, and the original code runs. That code raises its own error, which its callers may catch. On other devices
-than the CPU such a branch breaks the graph.
+than the CPU such a branch breaks the graph. `torch._check_tensor_all` is such a branch, too.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from bytejit.rewriter.opcodes import FINAL, OPNAME
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Decoded, Frame
-from bytejit.tracer.core.models import models
+from bytejit.tracer.core.models import models, replaces
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, TensorVar, Var
@@ -49,6 +51,13 @@ def assert_async(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         raise Break("torch._assert_async of a value that is not a one-element tensor on the CPU")
     t.tensors.call_tensor_op(torch.ops.aten._assert_async.msg, [condition, Known(MESSAGE)], {})
     return NONE
+
+
+@replaces(torch._check_tensor_all_with)
+def check_all(error_type: type[Exception], cond: Any, message: object = None) -> None:
+    """Such a branch. Where the error is certain, the model of torch._check_with breaks the graph and torch's own code raises."""
+    if not torch.is_tensor(cond) or cond.dtype != torch.bool or not cond.all():
+        raise torch._check_with(error_type, False, message)
 
 
 def side_that_raises(frame: Frame) -> bool | None:
