@@ -11,7 +11,6 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -19,6 +18,7 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.calls import acts
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .min_cut import Cut, fused, row_of
@@ -100,7 +100,7 @@ def total(kept: Iterable[fx.Node]) -> float:
     return sum(bytes_of(n.meta["spec"]) for n in kept)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Chosen:
     """What is made again. most, least: the bytes kept at a budget of 1 and of 0."""
 
@@ -119,7 +119,7 @@ def choose(budget: float, cheap: set[fx.Node], all_of_them: set[fx.Node], held: 
     return Chosen(found, most, least)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class _Greedy:
     """Drops values. again: calls that may be made again by now; calls: those that are; kept: values that are saved."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -21,6 +21,7 @@ from bytejit.common.ambient import preserved
 from bytejit.common.gradients import gradients, leaf_gradients
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.shapes import symbols
 
 SET_GRAD = torch._C._set_grad_enabled
@@ -45,7 +46,7 @@ class ByTorch(CannotNormalise):
         self.calls, self.new = calls, new
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CutPart:
     """One part. graph: its module; inputs: which values of the whole graph it takes, by name; plain: torch runs it."""
 

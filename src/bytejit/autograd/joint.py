@@ -7,7 +7,7 @@ recorder. Its inputs: those of the traced graph, a tangent for each of `primals`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -23,6 +23,7 @@ from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.saved_tensors import unhooked
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import Meta
@@ -34,7 +35,7 @@ from .recipes import MadeLeaf, Recipe, Results, own
 from .versions import Kept, kept_by_eager
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Joint:
     """A joint graph. aten: its outputs are the forward's results, first those that have gradients, then gradients.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import networkx
 import torch
@@ -17,6 +16,7 @@ from torch import fx
 
 from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.ops.calls import acts, kind_of, row_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .nodes import base_of, is_view_node
@@ -26,7 +26,7 @@ FUSED = ("pointwise", "composite", "view", "reduce", "create")
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Cut:
     """A graph that is to be cut. forward: calls before the backward pass; calls: those of the backward pass; weights: inputs
     that live anyway; lent: inputs that the backward pass reads as they are, those of others are copied; shown: values that the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -19,6 +19,7 @@ from bytejit.codegen.aten.rewrite import bytes_of
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real
 from bytejit.codegen.ops.calls import acts, is_view, stays
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .joint import Joint
@@ -29,7 +30,7 @@ from .symbols import names_in, symbols_of
 from .versions import Kept
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Parts:
     """What runs a graph whose outputs need gradients.
 

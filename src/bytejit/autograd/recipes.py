@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -13,24 +13,25 @@ from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import Outputs, counts_apart, out_of
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Made:
     """Result `index` of the forward graph itself."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Given:
     """Input `index` itself."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class JointView:
     """A view of `base`, laid out as result `like`. followed: autograd follows it, because it was made with gradients on."""
 
@@ -39,14 +40,14 @@ class JointView:
     followed: bool
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Apart:
     """Result `index`. It shares memory with another, but autograd does not see it as a view."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class MadeLeaf:
     """Result `index`, which the graph has made a leaf: `requires_grad_()` of what was made inside."""
 

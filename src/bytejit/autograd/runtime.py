@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -24,6 +23,7 @@ from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_info import info_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spared_hooks import sparing
 from bytejit.compat.checkpoint_frames import runs_again
 from bytejit.runtime.rollback import random_states
@@ -43,7 +43,7 @@ MOST_SUBSETS = 3  # answers of `not_asked_for`, where they only save work
 MOST_SPARED_PASSES = 8  # kinds of passes for some inputs that one graph is compiled for, where that only saves work
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class BackwardPass:
     """A compiled backward graph. places: for each gradient, its place among the outputs. read: the inputs that the graph
     reads, or that eager would read."""

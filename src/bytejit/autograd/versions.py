@@ -11,11 +11,12 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
 from bytejit.codegen.aten.recorded_values import Root
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake
 
 from .leaf_order import ACCUMULATES, order_of_leaves
@@ -32,7 +33,7 @@ TWICE = (
 )
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Holder:
     """An autograd node of eager's that saves tensors, or several equal ones. results: the program's results whose backward
     pass goes through it, as bits. leads_to: the inputs whose gradients go through it, as bits. inputs, outputs: the program's
@@ -55,7 +56,7 @@ class Holder:
 _NAMED = r" \[[\d, ]*\]\](, which is output \d+ of \w+,)? is at version"  # what changed_since and torch write behind the type
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Kept:
     """What eager saves. holders: without repeats, in the order of a backward pass. reach: for each result, the inputs that a
     pass from it leads to, as bits. order: the inputs that are leaves, in the order of a backward pass. alone: the results

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from bytejit.codegen.cpu.emit import CppSource, UnitFunction
 from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result, View
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.plain_types import JSON_TYPES
 from bytejit.common.where import Where
 
@@ -35,7 +36,7 @@ class Damaged(Exception):
     """Data does not have the form."""
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Codec:
     """Writes a kind of value as JSON, and reads it. pack raises NotKept, read raises Damaged. plain: the type of values that
     are their own JSON."""

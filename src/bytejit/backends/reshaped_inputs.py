@@ -4,7 +4,6 @@ input instead, and torch reshapes the input itself after the call."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,12 +13,13 @@ from torch.utils import _pytree as pytree
 from bytejit.codegen.aten.mutation import RESHAPING
 from bytejit.common.graph_info import note_around, report_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake, make
 
 VIEWS = {name.removeprefix("aten::"): view for name, view in RESHAPING.items()}
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Reshape:
     """A call on an input that reshapes it."""
 
@@ -29,7 +29,7 @@ class Reshape:
     kwargs: dict
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Views:
     """A graph that reshapes no input. calls: those that do, in order. given: (result, input) of what is returned and is such an
     input itself."""

@@ -5,7 +5,7 @@ computed of what was set, the graph is cut around the assignments, which torch m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -15,12 +15,13 @@ from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake, make
 
 from .surround import counting, through_torch
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Without:
     """A graph that sets nothing. sets: the inputs whose data were set; the graph's last results are these data. writes: how many
     writes their versions count. given: (result, input) of what is returned and is such an input itself."""

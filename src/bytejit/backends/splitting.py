@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import fx
 
@@ -19,13 +19,14 @@ from bytejit.codegen.aten.graph import Aten, OutputValue
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.ops.calls import acts, is_view, stays
 from bytejit.common import registry
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 Refuses = Callable[[fx.Node], str]  # why torch runs a call; "" where a part may contain it
 Compile = Callable[[Aten], Callable]  # a part -> callable of its inputs that returns the tuple of its values
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Split:
     """How a graph is split. stages: the nodes of each stage in order; stages at even positions are torch's, those at odd
     positions are parts; refused: "operator: reason" of calls that torch runs -> their number."""

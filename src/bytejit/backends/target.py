@@ -9,7 +9,7 @@ For a target of your own, write a subclass and call `bytejit.register_target("na
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from bytejit.codegen.emit.check import LibraryResults
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.codegen.passes import Pass
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import Options
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Stats:
     """kernels: distinct kernel functions; runs: calls into compiled code; externs: (target, reason) of each library call;
     bytes: traffic of the kernels in one call; arena: bytes kept for internal buffers; cached: no compiler ran; launches: on a
@@ -47,7 +48,7 @@ class Stats:
         return found
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CompiledGraph:
     """call(*inputs): the graph's outputs. source: the kernels' text; call_source: Python text of `call`. library_results: what
     the first call sees of the results of libraries, where sizes are all known. numbers: the inputs that are numbers and that

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Pass:
     """A named step. run(program, *context) -> program. why: the reason for its place in the tuple."""
 
@@ -38,7 +39,7 @@ class Journal:
             self.stages.append((stage, text, suffix))
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Stage:
     """A form of the program. name: of the stage; check: raises `Bug` for an illegal program; show: returns its text."""
 

@@ -13,11 +13,12 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _python_dispatch
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import attention_choice, inference
 
@@ -25,7 +26,7 @@ _C = torch._C
 _AUTOGRAD, _FUNCTORCH, _AD = _C._autograd, _C._functorch, torch.autograd.forward_ad
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Kind:
     """A kind of ambient state. `write(read())` changes nothing, whatever happened in between is undone by it."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
+
 from .graph_calls import GraphCall
 
 
-@dataclass(frozen=True, eq=False)
+@light_dataclass(frozen=True, eq=False)
 class TracedPasses:
     """Both passes of an autograd function, traced.
 

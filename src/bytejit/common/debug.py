@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .caches import warn_once
 from .options import Options
@@ -28,7 +29,7 @@ STAGES = {
 _made: dict[str, int] = {}  # owner: region; size: one entry a region name; cleared by forget()
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Dump:
     """Where the stage files of one region go. A Dump without a folder writes nothing."""
 

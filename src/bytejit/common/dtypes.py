@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 
-@dataclass(frozen=True)
+
+@light_dataclass(frozen=True)
 class Dtype:
     """name: in text, in the loop IR and in C++ (kernels/prelude). kind: float, int, bool or complex. triton: Triton's
     type of an element; pointer: of a pointer to it; "" where Triton has none. onnx: the number of ONNX's type of an element."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bytejit.common.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class FactoryOp:
     """name: of its row in the op table. sized, like, new: the overload that is given sizes, one that is given a tensor to be
     like, and one of a tensor that is given sizes; as ATen writes them, without "aten." and ".default".

@@ -6,9 +6,10 @@ from __future__ import annotations
 import sys
 import types
 import warnings
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import special_cases
 
@@ -36,7 +37,7 @@ def record() -> Any:
     return getattr(warnings._showwarnmsg_impl, "__self__", None)  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Place:
     """Where the call of `warnings.warn` stands. Called, it gives the warning."""
 
@@ -51,7 +52,7 @@ class Place:
             warnings.warn_explicit(message, category, self.file, self.line, module, registry)  # type: ignore[call-overload]
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Above:
     """A place that many frames above the code that the region is of, for a `stacklevel`."""
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
+
 from .options import Settings
 from .where import Where
 
 INFO, REPORT = "bytejit_info", "bytejit_report"  # keys of `GraphModule.meta`
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class GraphInfo:
     """What the tracer tells a backend of a graph: `info_of(gm)`."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bytejit.common.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class MathFunction:
     """name: ATen's; `bj::NAME` in the C++ prelude (`math_f32.h`, `math_f64.h`). cost: of an element, in additions.
     domain: where tests draw from. triton: its text; "": the function of that name in CUDA's device library. rough: as

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
 from bytejit.common.graph_calls import GraphCall
+from bytejit.common.light_dataclass import light_dataclass
 
 
 @cache
@@ -19,14 +19,14 @@ def versions() -> Any:
     return importlib.import_module("torch._numpy")
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Slot:
     """The place of a tensor among the arguments of a call."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Fit:
     """What is done to a result so that it is NumPy's: its dtype; a copy where NumPy shares no memory; its rows in order."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-from dataclasses import dataclass
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .errors import MissingPackage
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Package:
     """name: as it is imported; least: the oldest version that has what is used; project: what pip installs, if not that."""
 

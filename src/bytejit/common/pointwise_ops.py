@@ -6,12 +6,12 @@ rule, and the row of the op table (`codegen/ops/rows/`) of this name takes overl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bytejit.common.light_dataclass import light_dataclass
 
 from .math_functions import MATH_FUNCTIONS
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class PointwiseOp:
     """name: of its row in the op table. overloads: as ATen writes them, without "aten." and ".default". operands: how many may
     be tensors; numbers behind them are parameters. places: where the operands stand, if not in front.

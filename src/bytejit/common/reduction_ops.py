@@ -7,15 +7,16 @@ overloads from here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .spec import reduced_dims
 
 Dims: TypeAlias = Sequence[int] | int | None
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ReductionOp:
     """name: of its row in the op table. overloads: as ATen writes them, without "aten." and ".default".
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .dtypes import short_dtype
 
@@ -70,7 +71,7 @@ def lies_dense(shape: Sequence, stride: Sequence, hint: Callable = int, differ: 
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Spec:
     """Shape, strides, dtype and device of a tensor. Units: elements. Sizes are ints or symbols."""
 

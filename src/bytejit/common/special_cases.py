@@ -6,8 +6,10 @@ more than choose the slower or the more careful way, or where Python itself give
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType
+
+from bytejit.common.light_dataclass import light_dataclass
 
 _MODULE = type.__dict__["__module__"].__get__  # past a metaclass's own, which is the program's code
 
@@ -20,7 +22,7 @@ def module_of(obj: object) -> object:
         return None
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Origin:
     """Functions, classes and frames of some modules. A name that ends in "*" stands for all names that begin so."""
 

@@ -12,12 +12,12 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.quiet_reads import function_of, name_of, own_attributes, special_method
 
 LOADED = "torch._dynamo"
@@ -280,7 +280,7 @@ EAGER = "force_eager"
 STANCES = ("default", EAGER, "eager_on_recompile", "fail_on_recompile", "eager_then_compile", "aot_eager_then_compile")
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Stance:
     """What torch.compiler.set_stance was told: its name, and the backend that it puts in place of the program's."""
 

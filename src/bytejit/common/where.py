@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import linecache
 import os
-from dataclasses import dataclass
 from types import CodeType
+
+from bytejit.common.light_dataclass import light_dataclass
 
 
 def short_path(file: str) -> str:
@@ -25,7 +26,7 @@ def short_path(file: str) -> str:
     return os.sep.join(file.split(os.sep)[-2:])
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Where:
     """One place in the user's code. `line` counts from 1; `source`: its text, "" if unknown."""
 

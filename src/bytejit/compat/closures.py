@@ -11,11 +11,12 @@ import functools
 import reprlib
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any
 
 import torch
+
+from bytejit.common.light_dataclass import light_dataclass
 
 _EMPTY = CellType()
 
@@ -59,7 +60,7 @@ def _spared_holds() -> bool:
     return _all_variables(made)["fn"] is _first
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ClosureNames:
     """What makes functions, the names in their closures that are read, and whether a sample holds there what is expected."""
 

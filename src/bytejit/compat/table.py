@@ -7,14 +7,14 @@ tests/compat/test_table.py holds the table complete: a private name anywhere und
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bytejit.common.light_dataclass import light_dataclass
 
 TORCHES = ("2.11", "2.15")  # the oldest and the newest torch that the suite runs on; docs/versions.md
 PYTHONS = ("3.11", "3.14")
 REFUSED = "nothing is compiled: functions run as they are, with one warning"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Interface:
     """One private interface. A name ending in a point stands for all names that begin with it.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.text import first_line
 from bytejit.fake.rules.core import FakeStorage, HasMeta, Meta, device_given
 from bytejit.fake.rules.elementwise import eager_stride
@@ -16,7 +16,7 @@ from bytejit.shapes import symbols
 from .rules.errors import DataDependent, NoFake
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Ways:
     """What `fake/tensor.py` passes in: the class of fakes, how to make one, the fake of a tensor, a mode that infers
     everything."""

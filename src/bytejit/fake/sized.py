@@ -7,11 +7,11 @@ result; the graph holds the call itself, which runs with plain ints. `overload` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.rules.core import device_given, new
 from bytejit.fake.rules.recurrent import by_steps
 from bytejit.shapes.symbols import any_symbolic, is_symbolic
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "requires_grad"))
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Sized:
     """`infer(*args, **kwargs)` on fakes: a fake, or None where the row does not say. `overload(*args)`: the ATen op."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.common.registry import PresentMethod
 from bytejit.compat import class_versions
@@ -60,7 +60,7 @@ def marks(found: Any) -> tuple:
     return (kind,) if binds or found is None else ("a value",)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Lookup:
     """A name that was looked for in a class, after a class of its MRO when given; the class that has it, and its marks."""
 
@@ -92,7 +92,7 @@ def order(cls: type) -> tuple[type, ...]:
     return (*MRO(cls), *BASES(cls))
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ClassLookups:
     """What was looked for in one class, and its MRO. The value of a guard of kind CLASS."""
 

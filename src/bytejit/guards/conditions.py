@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .references import SourcePrinter
 from .source import Source
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class SizeCondition:
     """A Python condition over named ints: `SizeCondition("s0 + 1 < s1", (("s0", source), ("s1", source)))`."""
 
@@ -23,7 +24,7 @@ class SizeCondition:
         return self.text + " where " + ", ".join(f"{n} = {s.name()}" for n, s in self.names)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Distinct:
     """Objects of one type: `changed` by the region, and `others` that it reads. Each of the changed is another object than all
     others and than the other changed ones. One guard: as pairs, those of a model's parameters would be its square."""
@@ -45,7 +46,7 @@ def distinct(changed: tuple, others: tuple) -> bool:
     return len(seen) == len(changed) and seen.isdisjoint(map(id, others))
 
 
-@dataclass(frozen=True, eq=False)
+@light_dataclass(frozen=True, eq=False)
 class ComputedItems:
     """A value that a pure function of some tensors gave: `run(*sources)` is a tensor, `want` its items."""
 

@@ -31,10 +31,10 @@ import linecache
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.common.interrupts import from_handler
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.profiling import FLAG_TEXT
 from bytejit.runtime.entry import Args, Entry
 
@@ -91,7 +91,7 @@ class GuardedEntry(Entry):
         self.watches = tuple(weakref.ref(obj, died) for ref in refs if ref.weak and (obj := ref.get()) is not None)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Work:
     """What an entry does when its guards hold: call the graph, then run the body.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bytejit.common import ambient_kinds, given_warnings, torch_controls
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import library_flags
 from .references import SourcePrinter
@@ -57,7 +57,7 @@ ALWAYS = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=True, repr=False)
+@light_dataclass(frozen=True, slots=True, repr=False)
 class GlobalState(Source):
     """A piece of torch's global state, by its name in STATES."""
 

@@ -4,8 +4,10 @@ fetched through it. A set drops duplicates, and what another guard implies; obje
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .global_state import ALWAYS, STATES, GlobalState
 from .kinds import GLOBAL_STATE, KINDS, PRESENT
@@ -14,7 +16,7 @@ from .source import Source
 from .sources import Constant
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Guard:
     """A source, a kind, the value seen, and the user's line that read it (`where`, a Where or None)."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.overriding import overrides
 from bytejit.common.where import short_path
 from bytejit.compat import class_versions
@@ -84,7 +84,7 @@ class StepWriter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class GuardKind:
     """One kind of guard. The functions are given the value that the guard keeps."""
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from bytejit.common.dtypes import short_dtype
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.overriding import overrides, unasked
 from bytejit.common.spec import contiguous_stride
 
 from .references import Ref, SourcePrinter
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class TensorCheck:
     """What must hold of a tensor. None means: not checked.
 

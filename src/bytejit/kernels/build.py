@@ -11,11 +11,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from bytejit.common import caches
 from bytejit.common.errors import BadSetting, BytejitError
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.registry import count
 
 from .disk import Disk
@@ -37,7 +37,7 @@ class BuildFailed(BytejitError):
     """The C++ compiler refused a unit, by a bug of bytejit or of the compiler. The message has its first errors."""
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Compiler:
     """A C++ compiler. version: its own first line; gcc: whether it is GCC (else clang)."""
 

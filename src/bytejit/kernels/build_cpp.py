@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bytejit.common import caches
 from bytejit.common.errors import BytejitError
 from bytejit.common.interrupts import poll
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import Options
 
 from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
@@ -29,7 +29,7 @@ POLL = 0.2  # seconds between two looks for signals
 FORMAT = "1"  # of the units and of how they are called: raise it when either changes
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Built:
     """Loaded units. calls: the methods of each unit by name; cached: units that needed no compiler. Units: seconds."""
 

@@ -14,13 +14,13 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bytejit.common import caches
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import Options
 from bytejit.common.registry import count
 
@@ -33,7 +33,7 @@ from .workers import workers
 FORMAT = "3"  # of cache entries: raise it when their content changes
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class KernelJob:
     """One kernel to compile. text: a module that holds it alone; signature, constants: by parameter; aligned: the
     parameters known to be multiples of 16; arch: 90 for compute capability 9.0."""
@@ -63,7 +63,7 @@ def meaning(text: str, kernel: str) -> str:
     return re.sub(rf"\b{kernel}\b", "kernel", ast.dump(ast.parse(text)))
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Binary:
     """A compiled kernel. name: its function; shared: bytes of shared memory; early: it waits itself for the kernel before it."""
 
@@ -77,7 +77,7 @@ class Binary:
         return f"binary {self.name}: {len(self.code)} bytes, {self.shared} shared"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class BuiltCuda:
     """runs: for each row of kernels, run(stream, *arguments) -> 0, or 1 when an address is not a multiple of 16, and then
     `unaligned` of the same row runs it. Units: seconds."""

@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from bytejit.common import caches, special_cases
 from bytejit.common.errors import BytejitError
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import config
 
 from .cuda_launch import driver, memsets_to_kernels
@@ -60,7 +61,7 @@ class Pool:
     lock: Any = field(default_factory=threading.Lock)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LentGradients:
     """Gradients that lie in a pool. number: of the recording that makes them, in the order of recordings; memory: theirs, not
     kept alive; held: asks that recording whether somebody has one, and not only as `.grad` of parameters that are given; others:

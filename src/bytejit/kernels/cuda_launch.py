@@ -10,10 +10,10 @@ from __future__ import annotations
 import array
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.common import caches
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import Options
 
 from .build import NoDriver
@@ -176,7 +176,7 @@ FILL = b""".version 7.0
 EARLY = 90  # compute capability from which on a kernel may begin before the one in front of it has ended
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Param:
     """One parameter of a kernel: argument `index` of the row's call, plus `added` bytes. aligned: the kernel was built
     for multiples of 16."""
@@ -186,7 +186,7 @@ class Param:
     aligned: bool = False
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Loaded:
     """A kernel on a device. function: the driver's handle; threads: of a block; shared: bytes of shared memory; early: the
     kernel waits for the previous one by itself. So in a row it is launched before that one has ended, which takes the

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from bytejit.common import attention_marks  # noqa: F401  (defines the operator)
 from bytejit.common.dtypes import DTYPES, SHORT
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import config as options
 from bytejit.common.own_operators import OPERATORS
 
@@ -29,7 +29,7 @@ POINTERS = "q", "k", "v", "out", "sums", "tops", "few", "few_at", "full", "full_
 Shaped = tuple[tuple, tuple, torch.dtype]  # shape, strides, dtype
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class FlexProblem:
     """tensors: q, k, v, few, few_at, full, full_at (the last two: or None). strides: of the output. rows, keys: of a block of the
     mask. score, seen: as `gpu_flex` takes them."""
@@ -45,7 +45,7 @@ class FlexProblem:
     tf32: bool
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Tiles:
     """Rows and keys of a program's tile, warps, stages of the pipeline."""
 

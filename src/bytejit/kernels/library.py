@@ -14,11 +14,12 @@ form ("tanh").
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import attention, conv, conv_grad, gemm
 
@@ -26,7 +27,7 @@ aten = torch.ops.aten
 Operand: TypeAlias = torch.Tensor | torch.fx.Node  # rows work on both
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Linear:
     """x [..., K], w [N, K] (any strides), b [N] or None, other (for "add"), n = N -> [..., N], contiguous."""
 
@@ -38,7 +39,7 @@ class Linear:
     n: int | None = None
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Conv:
     """x [B, C, *], w [O, C/groups, *] (transposed: [C, O/groups, *]), b [O] or None, n = O. "affine" among the epilogues: scale,
     shift (O elements each, or None) are applied before the others. The result has the layout of the row: channels innermost for
@@ -60,7 +61,7 @@ class Conv:
     shift: Operand | None = None
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Attention:
     """q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None. aside: the result has its heads innermost but one. strict:
     a row whose scores are all -inf is NaN, else 0 (which torch's own gives)."""
@@ -78,7 +79,7 @@ class Attention:
 FAMILIES: dict[str, type] = {"linear": Linear, "conv": Conv, "attention": Attention}
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LibraryCall:
     """One library call. family: "linear", "conv", "attention". epilogues: what it can apply to its result on the way out.
 

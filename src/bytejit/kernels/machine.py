@@ -6,11 +6,12 @@ import functools
 import hashlib
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 
+from bytejit.common.light_dataclass import light_dataclass
 
-@dataclass(frozen=True)
+
+@light_dataclass(frozen=True)
 class Cpu:
     """This machine's CPU. Units: vector_bytes, l2 in bytes (0: unknown); cores: those this process may use."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from bytejit.common.dtypes import DTYPES, SHORT
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import config as options
 from bytejit.common.own_operators import OPERATORS
 from bytejit.common.spec import Spec
@@ -39,7 +40,7 @@ TORCH: dict[str, Callable] = {
 PRECISIONS = "", "tf32", "tf32x3"  # of f32; the first is IEEE's
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Problem:
     """prologue(x [m, k]) * y [m, k] times w [k, n]; then bias, epilogue, an addition; all that `batch` times. x, y, w: steps from
     one of the batch, a row and a column to the next. dtype: of w and the result; xtype, ytype: of x and y. Units: elements."""
@@ -60,7 +61,7 @@ class Problem:
     ytype: torch.dtype | None = None
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Way:
     """A tile of the result [rows, columns], how much of k a turn takes, warps, stages of the pipeline; precision: of f32, a
     place in `PRECISIONS`."""

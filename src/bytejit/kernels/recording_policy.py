@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.registry import count
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Policy:
     """What is known about a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
     writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the

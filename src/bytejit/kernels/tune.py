@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from bytejit.common.interrupts import poll
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, span_of
 from bytejit.common.text import first_line
 
@@ -37,7 +38,7 @@ LONG = 0.003  # seconds of a call from which on warming up is a small part of it
 ARENA = 48 << 20  # bytes that cold operands are cut from: more than the last-level cache gives one process
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Choice:
     """The outcome: name of the fastest candidate, strides of its result, seconds of each candidate (absent: it
     raised, or is too far from exact: errors say so). sure: the times that decided were met twice; tries: measurements
@@ -57,7 +58,7 @@ class Choice:
         return f"choice {self.name}{unsure}: {times}" + (f" failed: {' '.join(sorted(self.errors))}" if self.errors else "")
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Candidate:
     """A way to run an operation. call(*operands) -> tensor; prepare(*operands) -> operands runs once, untimed
     (prepacking)."""

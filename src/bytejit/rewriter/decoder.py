@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .opcodes import ATTR, ATTR_HAS_BIT, BACKWARD, EXTENDED_ARG, GLOBAL, JUMPS, LOOP_ENDS, OPMAP, OPNAME, SLOT_PAIRS, SUPER
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction of the original code, EXTENDED_ARG and CACHE folded in.
 
@@ -30,7 +31,7 @@ class Instruction:
         return f"#{self.index} {self.offset}: {OPNAME[self.op]} {self.arg}{to}"
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Try:
     """Instructions [start, stop) whose exceptions go to ``target`` (indices), the stack cut down to ``depth``."""
 

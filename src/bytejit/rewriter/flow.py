@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
 from typing import NamedTuple
 
 from bytejit.common.errors import CannotRewrite
+from bytejit.common.light_dataclass import light_dataclass
 
 from .decoder import Instruction, Try, decode, try_ranges
 from .liveness import liveness, local_effects
@@ -62,7 +62,7 @@ class FrameState(NamedTuple):
     may: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Flow:
     """The analysed code. Lists are indexed by instruction; ``states[i]`` is None where nothing leads to.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .flow import ASIDE, ASIDE_NULL, MAYBE, NULL, RAW, Flow, enters_with_handler, reachable
 from .opcodes import (
@@ -20,7 +21,7 @@ from .opcodes import (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Point:
     """A place where execution may resume (and, if ``site``, where a region may start).
 
@@ -138,7 +139,7 @@ def legal(flow: Flow, i: int) -> bool:
     return all(slot < 0 or state.must >> slot & 1 for slot in flow.cells)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Loop:
     """The parts of a stretch of code from which a jump back is reached, which are written a second time without sites.
 

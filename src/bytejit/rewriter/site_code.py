@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bytecode.instr import InstrLocation
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import opcodes
 from .emitter import (
@@ -38,7 +38,7 @@ from .flow import MAYBE, NULL, FrameState
 from .resume_points import Point
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Missing:
     """The handler of a load of a local that has no value: UNBOUND is pushed in its place, and the code goes on at `done`."""
 
@@ -48,7 +48,7 @@ class Missing:
     done: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class RaisedHandler:
     """The handler of a dispatcher's call. `state`: of the frame there; `resume`: where the original code may go on, or -1."""
 

@@ -13,11 +13,11 @@ A restorer serves all points that share stack layout and live locals. No torch. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType
 
 from bytejit.common.errors import CannotRewrite
+from bytejit.common.light_dataclass import light_dataclass
 
 from .emitter import UNBOUND
 from .flow import Flow, analyse
@@ -37,7 +37,7 @@ class SiteCell(list):
     __ne__ = object.__ne__
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Rewritten:
     """A code object with sites. ``cells[k]`` is the list that point k's site tests: [] idle, [dispatcher] active."""
 

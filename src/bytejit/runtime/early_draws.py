@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bytejit.common.light_dataclass import light_dataclass
 
-@dataclass(frozen=True)
+
+@light_dataclass(frozen=True)
 class Draw:
     """function(*args), which draws from a generator: from `generator`, which is the first argument if `bound`. It is one that all
     share, or an int: the place of the program's own among those that are fetched for each call."""

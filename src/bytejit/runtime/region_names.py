@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bytejit.common import registry
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.quiet_reads import function_of
 from bytejit.common.where import Where, source_line, where_of_function
 
@@ -29,7 +29,7 @@ def names_no_class(code: types.CodeType) -> bool:
     return code in CALLS  # a tuple: a code with constants that have no hash has none either
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Named:
     """What a code is called in messages. parameters: of the forward for which nn.Module's code runs, which has them as `args`."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import integer_math as sm
 
@@ -15,7 +16,7 @@ RELATIONS: dict[str, Callable] = {"<=": operator.le, "<": operator.lt, "==": ope
 _NOT = {"==": "!=", "!=": "==", "<": "not <", "<=": "not <="}
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass(frozen=True, slots=True)
 class Condition:
     """`left op right`, where op is one of <= < == !=. Both sides are ints, floats or expressions over symbols. Where a side
     may be nan: `not <=` and `not <` too; `is` says that `left` can be computed, and of which type (`right`, a class) it is."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+
+from bytejit.common.light_dataclass import light_dataclass
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -68,7 +69,7 @@ class NotReal(Exception):
     """An operation on symbolic floats whose result for their current values is not a float. It is made with constants instead."""
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Manner:
     """How torch's C++ runs a call on symbolic sizes, kept so that it does the same whenever the call is inferred again.
 

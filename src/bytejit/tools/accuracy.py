@@ -7,7 +7,6 @@ the first one that is off is the operation's. A fault that shows only as the gra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +14,7 @@ from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.common.errors import IncorrectResult
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.where import Where, with_source
 from bytejit.runtime.verification import TOLERANCE
 
@@ -23,7 +23,7 @@ from .compare import Difference, difference, in_float64, run
 Backend = Callable[[torch.fx.GraphModule, list], Callable]
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Culprit:
     """The first operation of a graph whose value is off, and how."""
 

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from html import escape
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.text import first_line, table
 
 from .loading import CannotLoad, Case, load, raised
@@ -25,7 +26,7 @@ WAYS = ("eager", "bytejit", "torch.compile")
 MARK = "bytejit-bench-result: "  # before the line of a child that holds its result
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class BenchResult:
     """One way's figures. first: of the first call, which compiles; median, fastest: of the calls after it; distance: the largest
     from eager's result. Units: seconds. error: why there are none."""

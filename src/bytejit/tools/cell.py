@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.where import Where, source_line
 from bytejit.runtime.function import CompiledFunction, Handle
 
 from .page import folded, pre, style
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Site:
     """What is compiled from a line on. entries: (guards, text) of each; why: what last made it compile again."""
 

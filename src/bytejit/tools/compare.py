@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.runtime.rollback import random_states
 from bytejit.runtime.verification import DEFAULT_TOLERANCE, TOLERANCE, copied
 
@@ -16,7 +16,7 @@ LOW = (torch.float16, torch.bfloat16, torch.float32)
 TO_LOW = frozenset(("float", "half", "bfloat16"))  # methods that would leave float64
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Difference:
     """How a value is off. distance: the largest over its elements, from float64 or from eager; eager: eager's own."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bytejit.common import debug, logs, profiler_ranges
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.graph_script import graph_file, read_only
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import Options
 from bytejit.common.where import Where
 from bytejit.runtime.function import CompiledFunction
@@ -27,7 +28,7 @@ NOTHING = "No graph was made: the call holds no work for one."
 COMMENTS = {".py": "#", ".cpp": "//"}  # suffix of a file of code -> how its comments begin
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Region:
     """One compiled region. `where`: its first line; `guards`: one line each; `seconds`: trace and backend."""
 
@@ -71,7 +72,7 @@ class Region:
         return dict(Counter(f"{name} ({reason})" for name, reason in stats.externs)) if stats is not None else {}
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class BreakReason:
     """Why and where a graph ended; `do` says what may avoid it."""
 

@@ -8,12 +8,12 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.text import first_line
 from bytejit.common.where import short_path
 
@@ -28,7 +28,7 @@ class CannotLoad(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Case:
     """A call: target(*args)."""
 

@@ -23,6 +23,7 @@ from bytejit.common.errors import NothingFails
 from bytejit.common.files import writable
 from bytejit.common.graph_info import info_of
 from bytejit.common.graph_script import NoText, value_text
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.text import plural
 from bytejit.common.where import Where
 from bytejit.runtime.verification import DEFAULT_TOLERANCE, TOLERANCE, copied
@@ -35,7 +36,7 @@ AGAINST = ("eager", "float64")
 SMALL = (1, 2, 3, 4, 8, 16)  # sizes that are tried in place of larger ones
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Minified:
     """The short program. text: the script; failure: what it shows; ops: its operators; where: the graph's place in the
     program; file: where the script was written, None for nowhere."""

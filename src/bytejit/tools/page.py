@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from bytejit.codegen.loops.plan import Plan
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.where import Where, short_path, source_line
 
 from .drawing import drawing
@@ -61,7 +61,7 @@ DARK = "{--bg:#0d1117;--fg:#e6edf3;--soft:#9198a1;--line:#3d444d;--code:#151b23;
 PAGE = "body{margin:0 auto;max-width:1280px;padding:20px}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Story:
     """What a page tells. summary: one line; left: (what was left to the original code, how often)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -12,12 +12,13 @@ from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.graph import OFFSETS, Aten
 from bytejit.common.graph_script import NoText, value_text
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.where import Where, with_source
 
 BUILT_IN = ("aten", "prims", "prim")  # namespaces of operators that torch itself has
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Program:
     """Calls in order, and what else they take. nodes: of the ATen graph; values: of every node that is no call here, and of
     others; texts: an expression for an input that need not be the value itself; sizes: numbers in lists of sizes that are others

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from bytejit.codegen.ops.calls import is_view
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .graph import Aten, Input, Mutation, Out, OutputValue, base_of, positions, renumbered
@@ -24,7 +25,7 @@ LEAST_OPS = 2  # one op is torch's own kernel
 MANY_OPS = 6  # so many are worth kernels whatever they compute: each is 2 us of torch's
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Before:
     """A graph without what the CPU computes from inputs alone. before: computes a tuple of values on the CPU, which `first`
     takes after its own inputs. sent: the device and dtype of each in `first`; None if it stays on the CPU. writes: computes
@@ -141,7 +142,7 @@ def _unread(first: Aten, inputs: list[fx.Node], taken: tuple[int, ...]) -> froze
     return frozenset(i for i in taken if i not in shown and not own[i].users and spec_or_none(inputs[i]) is not None)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CpuRest:
     """A graph without what the CPU computes after it. first: returns the outputs that it makes, then what `after` takes beside
     the inputs at `taken`: so many as `given`; order: for each output of the whole whether `after` makes it, and its position

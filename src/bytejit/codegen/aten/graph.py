@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from bytejit.codegen.loops.sizes import Sizes
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class OutputValue:
     """A user output: the value at `position` of the graph's output tuple. version: how many of the program's writes it counts."""
 
@@ -22,14 +23,14 @@ class OutputValue:
     version: int = 0
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Input:
     """A user output: the input tensor itself. Indices past the last input count `Aten.constants`."""
 
     index: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Alias:
     """A user output: a view of `of`. Units: elements; sizes may be symbolic. offset: from `of`'s first element, not from the
     start of its storage. dtype: of the view, if it is another. apart: writes into the view do not change the version of `of`,
@@ -57,14 +58,14 @@ def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 OFFSETS = {torch.ops.aten.as_strided.default: 3, torch.ops.aten.as_strided_scatter.default: 4}
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Const:
     """A user output that is no tensor of the graph."""
 
     value: object
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class OutputNumber:
     """A user output: a number that is known at the call only: a size (`Index`) or a `sizes.Real`."""
 
@@ -112,7 +113,7 @@ def renumbered(out: Out, value: Callable[[int], int] = same, input: Callable[[in
     return at(out) if isinstance(out, (OutputValue, Input)) else out
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Mutation:
     """At the end the value at `position` is copied into input `input`. writes: how many of the program's its version counts
     (none of those through `.data`)."""
@@ -122,7 +123,7 @@ class Mutation:
     writes: int = 1
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Aten:
     """A functional ATen graph. See docs/architecture.md section 5.
 

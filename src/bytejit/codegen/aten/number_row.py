@@ -11,7 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from torch import fx
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real, SizeText
 from bytejit.codegen.ops.calls import kind_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .graph import Aten, renumbered
 from .rewrite import copy_graph, spec_or_none
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class NumberRow:
     """A graph whose input after the caller's own is the row. pack(inputs): the numbers as bytes; count: how many."""
 

@@ -10,17 +10,17 @@ the loops decide in which loop that is done.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.ir import Reduce
+from bytejit.common.light_dataclass import light_dataclass
 
 CHAIN = 32  # at most so many additions to an f32 accumulator before it is emptied
 FEW = 16  # sums of at most so many additions need nothing of this
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Sums:
     """How a nest accumulates its sums of f32. many: additions to one accumulator, inf where unknown. axis: the accumulators are
     emptied in its loop ("": never), after each `every` iterations (a power of two). at_end: also when that loop ends."""

@@ -22,6 +22,7 @@ from bytejit.codegen.emit import common
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
+from bytejit.common.light_dataclass import light_dataclass
 
 from .kernel import KernelPrinter
 from .reductions import CppText
@@ -31,7 +32,7 @@ UNIT_CHARS = 12_000  # characters: with more kernel text, a second translation u
 RELEASE_BYTES = 1 << 18  # bytes of traffic above which a run releases the GIL
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class UnitFunction:
     """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("slot", number),
     ("size", symbol), ("threads", "").
@@ -49,7 +50,7 @@ class UnitFunction:
         return f"run {self.function} of unit {self.unit}: steps {self.steps[0]}..{self.steps[-1]}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CppSource:
     """What emit_cpp returns. kernels: number of distinct kernel functions; bytes: read and written in one call of the graph."""
 

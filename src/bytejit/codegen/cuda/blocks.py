@@ -7,18 +7,18 @@ gradients and the results of library calls from then on. `codegen/loops/memory.p
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.loops.uses import reads, writes
+from bytejit.common.light_dataclass import light_dataclass
 
 BLOCK = 64 << 20  # bytes: an arena of at most this size is one piece, and kept between calls
 ALIGN = 256  # bytes: scratch begins at a multiple of it
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Block:
     """A part of the arena. start, size: in bytes; first, last: the steps that it is needed from and to."""
 

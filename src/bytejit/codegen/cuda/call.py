@@ -26,7 +26,6 @@ import ctypes
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,12 +42,13 @@ from bytejit.codegen.loops.ir import View
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.common.dtypes import torch_dtype
 from bytejit.common.errors import DeviceFault
+from bytejit.common.light_dataclass import light_dataclass
 
 from .blocks import ALIGN, BLOCK, blocks_of, place_in, scratch_base
 from .source import Arg, Launch, TritonSource
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LaunchRow:
     """The launches between two library calls. args: what a call passes, in order: ("stream", ""), then as in the runs of
     `CppSource`, ("block", number), ("fault", ""), ("scratch", offset), ("value", index). added: byte offsets of buffers and
@@ -356,7 +356,7 @@ class CudaPrinter(CallPrinter):
         return ["if word.value: fault.report()"] if "fault" in self.names else []
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class _Runs:
     runs: tuple[LaunchRow, ...]
 

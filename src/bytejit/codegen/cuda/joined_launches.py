@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bytejit.codegen.cuda.store_forwarding import Overlap
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.passes.side_by_side import MOST, SMALL
 from bytejit.codegen.loops.plan import Call, Plan
+from bytejit.common.light_dataclass import light_dataclass
 
 from .source import Arg, Launch, LaunchConfig
 
@@ -26,7 +26,7 @@ PARAMS = 64  # at most so many parameters has a joined kernel
 PID = "    pid = tl.program_id(0)"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LaunchPart:
     """A launch that may become part of another: the names of its function's parameters, the function's lines, the buffers that it
     reads and writes, and which of them share bytes."""
@@ -77,7 +77,7 @@ def fits(row: list[LaunchPart], part: LaunchPart) -> bool:
     return len(row) < MOST and len(args) <= PARAMS and all(part.apart(p) for p in row)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class JoinedKernel:
     """One kernel that does the work of a row of parts. signature: its parameters. functions: (parameters, lines) of the
     different parts. branches: which programs call which function. Two rows with equal fields share one kernel."""

@@ -21,7 +21,7 @@ where one, or what it is computed of, may reach 2**31, or a size is symbolic; va
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -70,6 +70,7 @@ from bytejit.codegen.loops.simplify import elements, known, points, reads_rows
 from bytejit.codegen.loops.uses import reads, writes
 from bytejit.common.dtypes import itemsize
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 
 PERSISTENT = 32768  # elements, of all values that live from nest to nest: a tile of so many fits the registers of a program
 SMALL = 2048  # the same when the kernel of a larger tile could not be built: longer rows are looped
@@ -81,7 +82,7 @@ SIDE = 8  # elements: with a shorter side, the unused lanes of a square cost mor
 UNALIGNED = 16384  # elements: longer rows that begin between two multiples of 16 bytes are a loop from such a multiple on
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CudaSchedule:
     """How one kernel runs. mode: points, tiles, rows or split. tiles: the chosen one, then alternatives to time. single: a
     program takes one row, and its tile has one dim. looped: inner axes are a loop. wide: offsets are i64. parts: programs that

@@ -6,7 +6,6 @@ The ATen graph computes it for all places at once; lowered and put into one expr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -18,6 +17,7 @@ from bytejit.codegen.loops.ir import Kernel, Loops
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.inline import inline_into, pointwise_store
 from bytejit.codegen.ops.table import table
+from bytejit.common.light_dataclass import light_dataclass
 
 from .expressions import IndexText, constant, operation
 from .schedule import fits_i32
@@ -29,7 +29,7 @@ COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
 MOST = 2**31 - 1
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Lowered:
     """aten.graph, outputs and mutations, as `lower` reads them."""
 

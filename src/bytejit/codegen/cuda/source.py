@@ -12,11 +12,12 @@ at the next synchronisation. Integer division by zero does not raise on CUDA, as
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from bytejit.common.light_dataclass import light_dataclass
 
-@dataclass(frozen=True)
+
+@light_dataclass(frozen=True)
 class Arg:
     """One argument of a kernel. kind: buffer (name: the plan's), size (name: the symbol), scratch (offset: bytes from the
     start of the scratch block), fault (an i32 that is set to a code of `FAULTS`, codegen/emit/call_source.py). type: as in
@@ -31,7 +32,7 @@ class Arg:
         return f"{self.kind} {self.name or self.offset}: {self.type}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LaunchConfig:
     """One way to run a kernel: its constexpr parameters in order, warps, pipeline stages, and the grid that goes with
     them (ints, or index expressions over size symbols)."""
@@ -45,7 +46,7 @@ class LaunchConfig:
         return f"config {' '.join(f'{n}={v}' for n, v in self.constants)} warps={self.warps} grid={self.grid}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Launch:
     """One launch of a kernel. step: position in `Plan.steps`; the launches of a step run in order. alternatives: other
     configurations with the same result. raises: it may set the fault."""
@@ -77,7 +78,7 @@ class Launch:
         return f"launch {self.kernel} of step {self.step}: {self.config}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class TritonSource:
     """A Triton module and its launches. scratch: bytes of the one block that all launches use in turn (an int, or an
     index over size symbols); kernels: number of distinct ones; bytes: read and written in one call of the

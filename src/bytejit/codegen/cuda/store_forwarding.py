@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -10,9 +10,10 @@ from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Store
 from bytejit.codegen.loops.simplify import Rewriter
 from bytejit.common.dtypes import itemsize
+from bytejit.common.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Overlap:
     """Whether two buffers of a plan may share bytes. offsets, slots: as in `Plan`; own: the kernel's own temps."""
 

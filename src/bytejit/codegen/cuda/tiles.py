@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bytejit.codegen.loops.ir import Axis, LoopNest
 from bytejit.codegen.loops.plan import Machine
 from bytejit.codegen.loops.simplify import known, points
+from bytejit.common.light_dataclass import light_dataclass
 
 ROW = 512  # elements: a program takes one row only if it has at least so many
 TILE = 2048  # elements of a program's tile
@@ -20,7 +19,7 @@ STAYS = 0.6  # the part of L2 that such rows may fill
 SECTOR = 32  # bytes of the smallest transfer from memory
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Tile:
     """Block sizes by name (powers of two) and warps. Names: X (outer points), Y (second side of a square), R, R1, ...
     (points of the inner axes)."""

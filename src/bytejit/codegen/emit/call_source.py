@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from bytejit.common.light_dataclass import light_dataclass
 
 from .check import LibraryResults
 
 FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CallSource:
     """Python text of `call` and the values of its names. externs: (target, reason) of each library call; library_results: what
     its first call records of their results, where all sizes are constants; numbers: positions of inputs that are numbers and

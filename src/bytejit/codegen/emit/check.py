@@ -22,6 +22,7 @@ import torch
 
 from bytejit.common import registry
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import same_places
 from bytejit.compat.layouts import CODES
 from bytejit.guards.native_checker import ANY, CHECKER, DEVICES, exchange_fill
@@ -37,7 +38,7 @@ class UncheckedLine(str):
     """A line that only the plain version of the call function has."""
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ExpectedResult:
     """The result that a library call has to return."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -15,6 +14,7 @@ from bytejit.codegen.loops.ir import Kernel, LoopNest, Reduce
 from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import FLOATS, itemsize
+from bytejit.common.light_dataclass import light_dataclass
 
 LEAST = {"i64": -(1 << 63), "i32": -(1 << 31), "i16": -(1 << 15), "i8": -128, "u8": 0}
 MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 127, "u8": 255}
@@ -53,7 +53,7 @@ def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
     return tuple(symbol_atoms(kernel))
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Placed:
     """An expression and the depth of the loop nest that it is evaluated at: 0 before the nest's loops."""
 

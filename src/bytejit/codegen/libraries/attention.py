@@ -5,7 +5,6 @@ torch's own call is the default. Ours (`kernels/attention.py`) serves float32; i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from bytejit.codegen.aten.rewrite import (
     specs_of,
 )
 from bytejit.codegen.ops.calls import named
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .choices import Choices, call_of, choose_each, timed
@@ -32,7 +32,7 @@ LEAST_WORK = 200_000  # multiply-adds below which a call's own cost decides and 
 LEAST_ROWS = 4  # rows of q below which packing keys into panels costs more than they are read
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class AttentionNodes:
     """softmax(q k^T scale + mask) v. q [B, H, L, D], k [B, G, S, D], v [B, G, S, E]. aside: the result is that of a
     [B, L, H, E] with two dimensions exchanged, else row-major."""

@@ -4,7 +4,6 @@ timing."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +13,7 @@ from bytejit.codegen.aten.graph import Aten, check, text
 from bytejit.codegen.aten.rewrite import Constants
 from bytejit.codegen.passes import Pass, Stage
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 Found = TypeVar("Found")  # what a pass matched
@@ -21,7 +21,7 @@ Way = TypeVar("Way")  # what it decided on
 ATEN = Stage("aten", check, text)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Choices:
     """tune: `kernels.tune.Tuner`. library: the module `kernels.library`. constants: the weights that may be prepacked (`freeze`);
     None where weights may change."""

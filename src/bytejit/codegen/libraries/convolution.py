@@ -8,7 +8,6 @@ shift, so no frozen weights are needed for that. On a GPU `convolution_cuda.py` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from torch import fx
@@ -23,12 +22,13 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
     specs_of,
 )
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, channels_last_stride
 
 EVERY_EPILOGUE = frozenset({"affine", "relu", "add", "add_relu"})
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ConvNode:
     """A convolution node and its geometry."""
 
@@ -44,7 +44,7 @@ class ConvNode:
         return " ".join(f"{k}={v}" for k, v in self.geometry.items())
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ConvBackward:
     """A convolution's backward node: gradients of x, w and the bias, those that `mask` names, from that of its result."""
 
@@ -61,7 +61,7 @@ class ConvBackward:
         return " ".join(f"{k}={v}" for k, v in (self.geometry | {"mask": self.mask}).items())
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class After:
     """What is fused behind a convolution: a scale and a shift of each channel (a batch norm in evaluation), then `epilogue`,
     with the other addend. last: the last node that it covers."""

@@ -8,7 +8,6 @@ and shifts of many batch norms are computed by one kernel. Timing decides for ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     spec_or_none,
 )
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, channels_last_stride
 
 from .choices import Choices, choose_together, fastest
@@ -35,7 +35,7 @@ VECTOR = 16  # bytes: where numbers that cuDNN reads begin at a multiple of
 GAIN = 0.97  # the fused call must take less than this part of the other's time
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class FusedConv:
     """A convolution with the channels innermost, and what cuDNN could compute with it. w: its weight before the conversion."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from bytejit.codegen.aten.rewrite import (
     sole_user,
     spec_of,
 )
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, channels_last_stride
 
 from . import folded, patches
@@ -33,7 +33,7 @@ CONVERT_START = 4e-6  # seconds a call on top
 GPU_CONVERT_START, GPU_CONVERT_RATE = 1e-6, 1.5e12  # the same and bytes a second, in a kernel of ours that often does other work
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Times:
     """Seconds of a convolution per layout, and the name of the best row with the channels innermost; any_layout: that row
     reads its input (of a backward pass: the forward's) in either layout."""

@@ -10,13 +10,13 @@ sizes fit. A kernel of ours writes x', often the one that makes x. The gradient 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten, is_static, replace, spec_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, channels_last_stride
 
 from .convolution import ConvBackward, ConvNode
@@ -33,7 +33,7 @@ INNER = (0, 3, 1, 2)  # [n, rows, columns, channels] -> as torch counts, the cha
 PLAIN = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, transposed, output padding, groups
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Fold:
     """How images and filters are folded. step, padding: of the convolution, for rows and columns. size: of a filter. more:
     the number of channels of zeros that are added."""

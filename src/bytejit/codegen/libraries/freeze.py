@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
 )
 from bytejit.codegen.passes import Journal, Pass
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .choices import choose_each, choose_together
@@ -163,7 +163,7 @@ def _laid_out(value: torch.Tensor, spec: Spec) -> torch.Tensor:
 # ---- affine folding ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Affine:
     """A scale and a shift behind a convolution, a double for each channel. last: the node with the result."""
 

@@ -10,7 +10,6 @@ tensor is converted back.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_or_none,
 )
 from bytejit.codegen.ops.calls import kind_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from . import folded, patches
@@ -86,7 +86,7 @@ CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being conver
 # ---- which layout each tensor gets ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LayoutNode:
     """A node, as the choice of layouts sees it. kind: conv, weight, follows, joins, part, reads or other. inner: whether the
     channels of its result are innermost before any choice. operands: those that can be converted; of a convolution, those

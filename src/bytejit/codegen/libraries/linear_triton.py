@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.codegen.ops.calls import kind_of
 from bytejit.codegen.ops.rows import products as ops_products  # noqa: F401  (defines the operator)
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .choices import choose_each, fastest
@@ -41,7 +41,7 @@ START, RATE = 2.5e-6, 2e12  # seconds of a pointwise kernel, bytes a second that
 GAIN = 0.97  # part of the time of the way without that a fused product may take
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class FusedProduct(Product):
     """prologue(x) * y times m, plus b, then epilogue, then an addition. last: the node whose value all this is. x, y: read where
     they lie, y expanded to the shape of the product's own operand."""

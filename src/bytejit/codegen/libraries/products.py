@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import at_hints, aten, spec_of
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 PRODUCTS = frozenset({aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default})
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Product:
     """x [..., K] times m [K, N], plus b [N]. m: the weight's node; transposed: it holds [N, K]. Of three dims where m has them: a
     batch of products."""

@@ -7,7 +7,6 @@ them in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -25,13 +24,14 @@ from bytejit.codegen.aten.rewrite import (
     specs_of,
 )
 from bytejit.codegen.ops.calls import named
+from bytejit.common.light_dataclass import light_dataclass
 
 from .choices import Choices, choose_each
 
 SCALED = aten.scaled_dot_product_attention.default
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class RowAttention:
     """softmax(q k^T scale + mask) v. q [B, H, 1, D], k [B, G, S, D], v [B, G, S, E], mask [..., 1, S] of bools or floats."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -14,6 +13,7 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import aten, contiguous, is_static, order_of, spec_of, spec_or_none
 from bytejit.codegen.ops.calls import row_of
 from bytejit.common.dtypes import FLOAT_DTYPES
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 from bytejit.fake.rules.core import is_dense
 
@@ -25,7 +25,7 @@ LAST = ("layer_norm", "rms_norm")  # in the names of ops that walk the last dim
 WALKED = frozenset({"reduce", "composite", "scan"})  # kinds that read a tensor as it lies
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ReadingCall:
     """A call that reads a value, possibly through transposed views: dims[i] is the value's dim that the call sees as its dim
     i."""

@@ -7,7 +7,6 @@ writes the result once; the single products and their additions would do so each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torch import fx
 
@@ -23,6 +22,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     specs_of,
 )
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .choices import Choices, choose_each
@@ -30,7 +30,7 @@ from .choices import Choices, choose_each
 LEAST = 4  # products that are worth it
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Sum:
     """A sum of which some parts are products. is_transposed: the transposes of the products are added."""
 

@@ -7,7 +7,6 @@ The scores go to memory and back between the three, and libraries are slow on ba
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any
 
@@ -26,6 +25,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     spec_or_none,
 )
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .attention import AttentionNodes, aside_of, match_attention, worth_timing, writable
@@ -40,7 +40,7 @@ VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Scores:
     """What is between the first product and the softmax: product scale + masks, a mask with the shape that it is added at."""
 
@@ -49,7 +49,7 @@ class Scores:
     masks: tuple[tuple[fx.Node, Shape], ...] = ()
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Written:
     """An attention that the program writes as two products and a softmax; node: the second product. Shapes: q [N, L, D], k
     [N, D, S] (transposed), v [N, S, E]; or four dims, of which the first two are `lead` (batch, heads), with N their product.

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -15,6 +14,7 @@ from bytejit.codegen.loops.plan import Call, Plan, Schedule
 from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import DTYPES, NARROW, itemsize
 from bytejit.common.errors import Bug
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import index as ix
 from .ir import Buffer, Kernel, LoopNest, Loops, View
@@ -148,7 +148,7 @@ def check_kernel(
         refs |= {r.name: r.dtype for r in p.reduces if not r.running}  # a scan is read in its own nest only
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class _LoopsAround:
     """The loops around what is checked: a kernel, one of its nests, the sizes of all axes. flat: coordinates are offsets."""
 

@@ -36,12 +36,13 @@ each dimension of the buffer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from bytejit.codegen.loops.expr import Cons, Expr
+from bytejit.common.light_dataclass import light_dataclass
 
 from .index import values_in
 
@@ -54,7 +55,7 @@ def updates(step: Any) -> tuple[str, ...]:
     return step.updates if isinstance(step, Kernel) else ()
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Buffer:
     """Memory with a shape. Units: shape in elements, stride in elements.
 
@@ -76,7 +77,7 @@ class Buffer:
         return f"buffer {self.name}: {self.dtype}[{dims}] stride ({','.join(map(str, self.stride))}) {self.kind}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Axis:
     """A loop. kind: parallel (any order, any thread), reduce (feeds reductions), scan (must run in increasing order)."""
 
@@ -88,7 +89,7 @@ class Axis:
         return f"{self.name}:{self.size}" + ("" if self.kind == "parallel" else f" {self.kind}")
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Store:
     """buffer[coords] = value at every point of the nest (where mask holds). mode: set, or add (accumulate: two points may have
     the same coords). over: for a store of some elements of `buffer`: the buffer that has the other elements. It is "" once
@@ -114,7 +115,7 @@ class Store:
         return f"store {self.buffer}{list(self.coords)} = {self.value!r}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Reduce:
     """A reduction over all axes of its nest, per point of the kernel's outer axes; result read by `ref(name)`.
 
@@ -135,7 +136,7 @@ class Reduce:
         return f"{self.name}: {self.dtype} = {'scan' if self.running else 'reduce'} {self.kind}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class LoopNest:
     """One sweep over inner axes. No axes: runs once a point of the kernel's outer axes."""
 
@@ -177,7 +178,7 @@ class LoopNest:
         return f"nest [{', '.join(map(repr, self.axes))}] {len(self.reduces)} reduces {len(self.stores)} stores"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Kernel:
     """Outer loops: for every point of `axes`, the loop nests in order. ops: names of the ATen ops inside, for reports."""
 
@@ -203,7 +204,7 @@ class Kernel:
         return f"kernel {self.name} [{', '.join(map(repr, self.axes))}] {len(self.nests)} nests: {' '.join(self.ops)}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class View:
     """A strided view of a buffer, as an extern call or an output sees it. Units: elements; offset from the first
     element."""
@@ -218,7 +219,7 @@ class View:
         return f"{self.buffer}[{dims}:{strides}@{self.offset}]"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Extern:
     """A call of a torch op. args, kwargs: nested tuples and plain values with `View` where a tensor goes.
 
@@ -241,7 +242,7 @@ class Extern:
         return f"extern {self.name}: {outs} = {self.target}{'.out' if self.into else ''} ({self.reason})"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Result:
     """An element of the graph's flat output tuple: a view of a buffer, or a plain value (scalar, None) in `const`."""
 
@@ -249,7 +250,7 @@ class Result:
     const: Any = None
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class MutationCopy:
     """Output `position` is copied into graph input `input` after all steps; done: a kernel wrote the input in place
     already."""
@@ -259,7 +260,7 @@ class MutationCopy:
     done: bool = False
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Loops:
     """What `lower` returns, and what fusion and memory planning take: steps (Kernel or Extern) over named buffers, each after
     the steps that it depends on."""

@@ -7,10 +7,11 @@ allocated in each call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bytejit.codegen.ops.extern import is_window
 from bytejit.common.dtypes import itemsize
+from bytejit.common.light_dataclass import light_dataclass
 
 from . import index as ix
 from .ir import Buffer, Extern, Kernel, Loops, Store
@@ -20,7 +21,7 @@ ALIGN = 64
 PARTS = 8  # of a graph: what dies within one of them lies together in the blocks of a large arena
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Memory:
     """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it
     overwrites.

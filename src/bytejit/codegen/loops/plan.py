@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result
+from bytejit.common.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class NestSchedule:
     """How one nest runs. order: its axes, outermost first. vector: the axis in SIMD lanes: the last of `order`, or
     the kernel's blocked axis (then innermost of all), or None (scalar). lanes: elements in a vector, for
@@ -23,7 +24,7 @@ class NestSchedule:
     tile: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Schedule:
     """How one kernel runs.
 
@@ -44,7 +45,7 @@ class Schedule:
     split: int = 0
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Call:
     """Run a kernel. reads, writes: its non-local buffers in first-use order: the pointer arguments (writes last; a
     buffer both read and written is in writes only). free: `extern` buffers dead after this step."""
@@ -59,7 +60,7 @@ class Call:
         return f"call {self.kernel.name} reads {' '.join(self.reads)} writes {' '.join(self.writes)}"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class ExternCall:
     """Run an extern; free: `extern` buffers dead after it."""
 
@@ -70,7 +71,7 @@ class ExternCall:
         return repr(self.extern)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Plan:
     """All that a printer reads.
 
@@ -99,7 +100,7 @@ class Plan:
         return f"plan for {self.target}: {calls} kernels, {len(self.steps) - calls} externs, arena {self.arena} bytes"
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Machine:
     """What `schedule` needs to know about a device. Units: vector_bytes, cache_bytes (a core's own) in bytes."""
 

@@ -18,11 +18,11 @@ import operator
 import re
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 from bytejit.shapes import symbols
 from bytejit.shapes.symbols import same
@@ -43,7 +43,7 @@ def _arithmetic(function: Callable[[Any, Any], Any], sign: str) -> tuple[Callabl
     return apply, lambda a, b: apply(b, a)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Real:
     """A float that is known at the call only. text: Python text over the names of its symbols; hint: its value when traced.
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bytejit.common.dtypes import SHORT, torch_dtype
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .index import Index
 from .sizes import Real
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Value:
     """A tensor of the graph: a view of `buffer`. map: the buffer's coordinates as indices over d0, d1, ..., the coordinates of
     this value; None: they are the same.

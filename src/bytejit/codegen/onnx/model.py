@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -15,6 +15,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real
 from bytejit.common.dtypes import ONNX
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, lies_dense
 
 from . import table
@@ -23,7 +24,7 @@ from .writer import Cannot, ModelWriter, OnnxNode, element
 OPSET, IR_VERSION = 20, 9  # read by onnxruntime since 1.17 and by OpenVINO since 2024.0
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Port:
     """An input or an output of a model. position: in the part's placeholders or results; order: the dimensions from the outermost
     to the innermost in memory, which is their order in the model's tensor."""
@@ -39,7 +40,7 @@ class Port:
         return tuple(self.spec.shape[d] for d in self.order)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Model:
     """An ONNX model. data: serialized; sizes: the inputs of one element that are sizes (int64) or floats (float64) of the call;
     text: for the debug folder."""

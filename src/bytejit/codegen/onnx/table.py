@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import getitem
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import fx
 from bytejit.codegen.loops.index import Undecided
 from bytejit.codegen.ops.calls import is_view as is_view
 from bytejit.common.dtypes import ONNX, WIDE_DTYPES
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .writer import Cannot, ModelWriter, Tensor, Write
@@ -29,7 +29,7 @@ COMPUTED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, to
 FLOATS = WIDE_DTYPES
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Row:
     """write: the function described above; dtypes: those that the call's tensors may have."""
 

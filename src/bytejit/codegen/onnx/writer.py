@@ -11,13 +11,14 @@ import torch
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real
 from bytejit.common.dtypes import ONNX
+from bytejit.common.light_dataclass import light_dataclass
 
 
 class Cannot(Exception):
     """A call cannot be written in ONNX. The message says why; users see it in `bytejit.counters["externs"]`."""
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Tensor:
     """A value of the ONNX graph. known: its shape; None for a value between the nodes of one row, whose shape no row needs."""
 
@@ -32,7 +33,7 @@ class Tensor:
         return self.known
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class OnnxNode:
     """A node of the ONNX graph. A missing input is "". attributes: numbers, texts, lists of numbers."""
 

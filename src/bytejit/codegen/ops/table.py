@@ -28,19 +28,19 @@ as "no row".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bytejit.common.dtypes import DTYPES, FLOATS, INTS
+from bytejit.common.light_dataclass import light_dataclass
 
 #: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to it);
 #: `bool` the operands' common dtype, result b8; `arg` operand 0's dtype.
 DTYPE_RULES = ("same", "float", "bool", "arg")
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Op:
     """A row. Raises: ValueError when made with an unknown rule."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import types
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from types import CodeType
 from typing import Any
 
 from bytejit.common.identity import IdentityMap
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.special_cases import NOT_THE_USERS
 from bytejit.rewriter import decoder
 from bytejit.rewriter.opcodes import OPNAME, has_argument
@@ -22,7 +22,7 @@ from .values import NULL, CellVar, DictVar, FuncVar, Known, SeqVar, Var
 from .versions import NULL_BELOW
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Ins:
     """One instruction of the original code. `jump`: index of the jump's target in Decoded.ins, -1 without one."""
 
@@ -35,7 +35,7 @@ class Ins:
     index: int
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Decoded:
     """A code object's instructions, and for each its handler in the exception table: (index, depth, lasti) or None."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.guards.sources import Source
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Dynamic:
     """Which sizes a trace makes symbolic. Keys are sources: TensorSize, TensorStride, or that of an int.
 
@@ -44,7 +45,7 @@ class Dynamic:
         return (self.at_once or key in self.changed) and key not in self.static
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Feed:
     """A symbol as an input of the graph."""
 

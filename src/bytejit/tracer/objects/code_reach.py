@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.quiet_reads import function_of, own_attributes
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.library_code import is_library
@@ -171,7 +172,7 @@ def names_of(code: types.CodeType, space: dict, reach: Reach) -> Iterator[Any]:
         yield from names_of(inner, space, reach)
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class CodeFacts:
     """What the instructions of a code say. names: globals that it names; bound: those that it binds anew; cells: the names of
     closure cells that it, or a code within it, binds anew; writes: whether it may change an object."""

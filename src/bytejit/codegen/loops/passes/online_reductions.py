@@ -14,16 +14,17 @@ Welford's algorithm. For looped and split rows on a GPU; the functions are in `k
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, Kernel, LoopNest, Reduce
 from bytejit.codegen.loops.simplify import loads, points
+from bytejit.common.light_dataclass import light_dataclass
 
 DTYPES = ("f32", "f64")
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Carried:
     """How a reduction with a state runs: names of functions. start: the state's first values; step(state, value, mask, turn) ->
     state, for each element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in

@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -19,6 +18,7 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule
 from bytejit.codegen.loops.value import Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import wrap_dim
 
 from .composite import F
@@ -87,7 +87,7 @@ def diagonal_backward(ctx: Lowering, g: Value, sizes: Any, offset: int, a: int, 
 
 
 # ---- dims on their own --------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Taps:
     """Which elements of a result of `out` elements along a dim read element i of x: at(i) is their places (places outside of
     range(out) count as none), each with whether it did (None: it did), and the weight (None: 1)."""

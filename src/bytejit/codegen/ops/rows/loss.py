@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -10,13 +9,14 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule
 from bytejit.codegen.loops.value import Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
+from bytejit.common.light_dataclass import light_dataclass
 
 from .gather import row
 
 NONE, MEAN = 0, 1
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Targets:
     """The class of each row of x [rows, classes, ...]: target [rows, ...], a weight for each class or None, a class to ignore."""
 

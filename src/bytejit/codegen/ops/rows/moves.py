@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -13,6 +12,7 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule
 from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.common.dtypes import acc_dtype
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import contiguous_stride, wrap_dim
 
 from .composite import F
@@ -26,7 +26,7 @@ def place(e: Expr, size: Any) -> ix.Index:
     return ix.index(ix.Val(e, size))
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Turn:
     """Where a pad reads outside of range(n): low(v, n) before it, high(v, n) past it; anywhere(ctx, v, n) says both and the
     places inside as one computed coordinate."""
