@@ -151,8 +151,12 @@ def test_minify_of_what_raises_and_of_sizes() -> None:
 
 def test_minify_says_that_nothing_fails(tmp_path: Path) -> None:
     file = tmp_path / "no.py"
-    with pytest.raises(bytejit.exc.NothingFails, match="^none of the 1 graph of this call fails"):
+    with pytest.raises(bytejit.exc.NothingFails, match="^the graph of this call does not fail by itself beside eager"):
         bytejit.minify(lambda x: x + 1, torch.ones(2), file=file)
+    with pytest.raises(bytejit.exc.NothingFails, match="^this call has no graph"):
+        bytejit.minify(lambda x: x, torch.ones(2), file=file)
+    with pytest.raises(ValueError, match="tolerance is -1"):
+        bytejit.minify(lambda x: x + 1, torch.ones(2), tolerance=-1, file=file)
     with pytest.raises(ValueError, match="against is 'it'"):
         bytejit.minify(lambda x: x + 1, torch.ones(2), against="it", file=file)
     with pytest.raises(ZeroDivisionError):

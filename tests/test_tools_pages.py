@@ -152,6 +152,15 @@ def takes(x):
 
 def asserts():
     assert False
+
+def leaves():
+    raise SystemExit(0)
+
+def bare():
+    return net
+
+net = Net()
+number = 3
 """
 
 
@@ -175,7 +184,11 @@ WRONG = {
     "{}:raises": (1, "{0}:raises raised ValueError: first line at {0}:15"),
     "{}:asserts": (1, "{0}:asserts raised AssertionError at {0}:21"),
     "{}:takes": (2, "{}:takes takes arguments: name a function without any, which may return (function, (x, y))"),
-    "{}:none": (2, "{} has no function none; it has case, alone, raises, takes, asserts"),
+    "{}:none": (2, "{} has no function none; it has case, alone, raises, takes, asserts, leaves, bare"),
+    "{}:number": (2, "number of {} is no function but of the type int; it has case, alone, raises, takes, asserts, leaves, bare"),
+    "{}:net": (2, "{}:net takes arguments: name a function without any, which may return (function, (x, y))"),
+    "{}:bare": (2, "{}:bare returned a module without inputs: let it return (module, (x, y))"),
+    "{}:leaves": (1, "{0}:leaves raised SystemExit: 0 at {0}:24"),
     "{}": (2, "{0}: name a function of the file, as {0}:FUNCTION"),
     "missing.py:f": (2, "no such file: missing.py"),
     "{}:alone --html none/r.html": (2, "none/r.html cannot be written: No such file or directory"),

@@ -38,7 +38,7 @@ def explain(arguments: list[str]) -> int:
     options.add_argument("--html", metavar="FILE", help="write the report as one page")
     given = options.parse_args(arguments)
     try:
-        case = load(given.what).on(given.device)
+        case = load(given.what, given.device)
         try:
             with torch.set_grad_enabled(given.grad):
                 print(api.explain(case.target, *case.args, html=given.html))
@@ -46,7 +46,7 @@ def explain(arguments: list[str]) -> int:
             if given.html is None or e.filename != given.html:
                 raise raised(case.name, e) from None
             raise CannotLoad(f"{given.html} cannot be written: {e.strerror}") from None
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise raised(case.name, e) from None
     except CannotLoad as e:
         print(f"bytejit explain: {first_line(e)}", file=sys.stderr)

@@ -73,11 +73,11 @@ def child(what: str, way: str, device: str, grad: bool, seconds: float, compiler
     """Measure one way and print its result as a line of JSON. Returns: the exit status."""
     torch.manual_seed(0)
     try:
-        case = load(what).on(device)
+        case = load(what, device)
         try:
             with torch.set_grad_enabled(grad):
                 found = measure(case, way, compilers[way](case.target), seconds)
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise raised(case.name, e) from None
     except CannotLoad as e:
         print(MARK + json.dumps({"way": way, "error": first_line(e), "status": e.status}), flush=True)

@@ -37,13 +37,9 @@ class Case:
     args: tuple[Any, ...] = ()
 
     def on(self, device: str) -> Case:
-        """The same on a device. Raises: CannotLoad."""
+        """The same on a device."""
         if device == "cpu":
             return self
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as e:
-            raise CannotLoad(f"the device {device} cannot be used: {first_line(e)}") from None
         target = self.target.to(device) if isinstance(self.target, torch.nn.Module) else self.target
         moved = tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in self.args)
         return Case(self.name, target, moved)
@@ -62,8 +58,17 @@ def raised(what: str, e: BaseException) -> CannotLoad:
     return CannotLoad(f"{what} raised {said}{at}", 1)
 
 
-def load(spec: str) -> Case:
-    """Loads what a specification names. Raises: CannotLoad."""
+def load(spec: str, device: str = "cpu") -> Case:
+    """Loads what a specification names, for a device. Raises: CannotLoad."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:
+        raise CannotLoad(f"the device {device} cannot be used: {first_line(e)}") from None
+    return named(spec).on(device)
+
+
+def named(spec: str) -> Case:
+    """What a specification names, on the CPU. Raises: CannotLoad."""
     if ":" in spec or spec.endswith(".py"):
         return from_file(spec)
     library, _, name = spec.rpartition("/")
@@ -97,22 +102,34 @@ def from_file(spec: str) -> Case:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         space = runpy.run_path(str(path), run_name=path.stem)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise raised(file, e) from None
     fn = space.get(name)
     if not callable(fn):
         known = ", ".join(k for k, v in space.items() if inspect.isfunction(v) and v.__module__ == path.stem)
-        raise CannotLoad(f"{file} has no function {name}" + (f"; it has {known}" if known else ""))
+        wrong = (
+            f"{name} of {file} is no function but of the type {type(space[name]).__qualname__}"
+            if name in space
+            else f"{file} has no function {name}"
+        )
+        raise CannotLoad(wrong + (f"; it has {known}" if known else ""))
     sys.modules.setdefault(path.stem, module_of(path.stem, space))
+    return case_of(spec, name, fn)
+
+
+def case_of(spec: str, name: str, fn: Callable) -> Case:
+    """What a function of the program's returns, or the function itself, if that makes no case. Raises: CannotLoad."""
     try:
-        inspect.signature(fn).bind()
+        inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).bind()
     except TypeError:
         raise CannotLoad(f"{spec} takes arguments: name a function without any, which may return (function, (x, y))") from None
     try:
         with torch.no_grad():
             made = fn()
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise raised(spec, e) from None
+    if isinstance(made, torch.nn.Module):
+        raise CannotLoad(f"{spec} returned a module without inputs: let it return (module, (x, y))")
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         args = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
         target = made[0]

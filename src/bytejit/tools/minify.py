@@ -293,11 +293,21 @@ def check_against(against: str) -> None:
         raise ValueError(f"against is {against!r}: expected one of {', '.join(AGAINST)}")
 
 
+def nothing_fails(graphs: int, against: str) -> str:
+    """What to say where so many graphs were looked at, and each is right."""
+    if graphs == 0:
+        return "this call has no graph: nothing of it is compiled"
+    which = "the graph of this call does not fail" if graphs == 1 else f"none of the {graphs} graphs of this call fails"
+    return f"{which} by itself beside {against}: compiled and not, {'it' if graphs == 1 else 'each'} gives the same"
+
+
 def minify(
     run_captured: Callable[[Captured], Any], compile: Compile, settings: str, against: str, tolerance: float | None, file: Any
 ) -> Minified:
     """See `bytejit.minify`. run_captured(backend): calls the program with a backend; compile: a function as the program is."""
     check_against(against)
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance!r}: expected a number of at least 0")
     if file is not None:
         writable(Path(file))  # before the search, which may take minutes
     captured = Captured()
@@ -305,8 +315,5 @@ def minify(
     judge = Judge(compile, against, tolerance)
     found = minified(captured, judge, settings)
     if found is None:
-        raise NothingFails(
-            f"none of the {plural(len(captured.graphs), 'graph')} of this call fails by itself"
-            f" beside {against}: compiled and not, each gives the same"
-        )
+        raise NothingFails(nothing_fails(len(captured.graphs), against))
     return found.write(file) if file is not None else found
