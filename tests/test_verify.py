@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,6 @@ def test_a_good_installation() -> None:
         "triton",
         "CUDA",
         "C++ compiler",
-        "OpenMP",
         "cache folder",
         "eager on cpu",
         "aot_eager on cpu",
@@ -63,10 +63,27 @@ def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_compiler_that_fails_is_broken(tmp_path: Path) -> None:
     fake = tmp_path / "c++"
-    fake.write_text("#!/bin/sh\necho 'cannot find omp.h' >&2\nexit 1\n")
+    fake.write_text('#!/bin/sh\n[ "$1" = --version ] && echo fake 1.2.3 && exit\necho no assembler >&2\nexit 1\n')
     fake.chmod(0o755)
     check = verify.check_compiler(Options(cxx=str(fake)))
-    assert check.state == "broken" and "cannot find omp.h" in check.found
+    assert check.state == "broken" and "no assembler" in check.found
+    fake = tmp_path / "other"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    check = verify.check_compiler(Options(cxx=str(fake)))
+    assert check.state == "broken" and "--version fails" in check.found
+
+
+def test_the_compiler_is_the_one_that_builds_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One with words after its name, as zig has: verify said that there was none, where kernels were built with it."""
+    real = shutil.which("g++") or shutil.which("clang++")
+    zig = tmp_path / "zig"
+    zig.write_text(f'#!{shutil.which("sh")}\nPATH={os.environ["PATH"]}\n[ "$1" = c++ ] || exit 1\nshift\nexec {real} "$@"\n')
+    zig.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    check = verify.check_compiler(Options())
+    assert check.state == "works" and "built and called" in check.found, check
 
 
 def test_the_cache_folder(tmp_path: Path) -> None:

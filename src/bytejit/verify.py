@@ -1,6 +1,6 @@
 """`python -m bytejit.verify`: what of this installation works, what does not, and what to install.
 
-Looks at Python, torch, triton, CUDA, the C++ compiler with OpenMP and the cache folder, then compiles and compares a
+Looks at Python, torch, triton, CUDA, the C++ compiler and the cache folder, then compiles and compares a
 small function and a small module on each backend that can run; each other backend has a row with the reason. Exit status 0:
 all that this machine can do works.
 """
@@ -8,10 +8,12 @@ all that this machine can do works.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,7 +27,8 @@ import torch
 import bytejit
 from bytejit.compat.probes import PROBES, free_threaded, missing, refused, untested
 from bytejit.compat.table import PYTHONS, ROWS, TORCHES
-from bytejit.kernels.disk import Disk
+from bytejit.kernels.build import compiler_here
+from bytejit.kernels.disk import Disk, disk_of
 from bytejit.kernels.scratch import temporary
 
 from .common.errors import backend_name
@@ -33,15 +36,12 @@ from .common.options import Options, config
 from .common.text import first_line
 
 WORKS, MISSING, BROKEN, NONE = "works", "missing", "broken", "none"
-_OPENMP = """
-#include <omp.h>
-#include <stdio.h>
-int main() {
-  int n = 0;
-  #pragma omp parallel num_threads(2) reduction(+ : n)
-  n += 1;
-  printf("%d %d", n, _OPENMP);
-  return 0;
+_SUM = """
+extern "C" __attribute__((visibility("default"))) int bytejit_sum(int n) {
+  int sum = 0;
+  #pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < n; i++) sum += i;
+  return sum;
 }
 """
 
@@ -143,35 +143,31 @@ def check_triton() -> Finding:
     return Finding("triton", WORKS, version)
 
 
-def find_compiler(options: Options) -> str | None:
-    """The C++ compiler that kernels are built with."""
-    names = (options.cxx,) if options.cxx else ("g++", "clang++")
-    return next((found for name in names if (found := shutil.which(name))), None)
-
-
 def check_compiler(options: Options) -> Finding:
-    """Builds and runs a program with two OpenMP threads."""
-    do = (
-        "install g++ (Debian: apt-get install g++), or clang++ with libomp, or set BYTEJIT_CXX to one; without it CPU graphs "
-        "run through torch"
-    )
-    compiler = find_compiler(options)
+    """Builds a library with the flags of kernels, and calls it."""
+    do = "install g++ (Debian: apt-get install g++), clang++ or zig, or set BYTEJIT_CXX to one; else graphs run through torch"
+    named = options.cxx.strip()
+    compiler = compiler_here(disk_of(options.cache_path, options.cache_mb), named)
+    if compiler is None and named and shutil.which(shlex.split(named)[0]):
+        return Finding("C++ compiler", BROKEN, f"{named} --version fails", do)
     if compiler is None:
-        return Finding("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)
+        return Finding("C++ compiler", MISSING, f"no {named or 'g++, clang++ or zig'} on the PATH", do)
     with temporary() as folder:
-        source, program = folder / "t.cpp", folder / "t"
-        source.write_text(_OPENMP)
-        built = subprocess.run(
-            [compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True
-        )
+        source, library = folder / "t.cpp", folder / "t.so"
+        source.write_text(_SUM)
+        command = [compiler.path, *compiler.extra, *compiler.flags, str(source), "-o", str(library)]
+        built = subprocess.run(command, capture_output=True, text=True)
         if built.returncode:
-            return Finding("C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do)
-        ran = subprocess.run([program], capture_output=True, text=True)
-    count, _, openmp = ran.stdout.partition(" ")
-    name = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-    if ran.returncode or count != "2":
-        return Finding("C++ compiler", BROKEN, f"{name}: the OpenMP program ran {count or 'no'} threads, not 2", do)
-    return Finding("C++ compiler", WORKS, f"{name}, OpenMP {openmp}, 2 threads ran")
+            return Finding(
+                "C++ compiler", BROKEN, f"{named or compiler.path}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do
+            )
+        try:
+            total = ctypes.CDLL(str(library)).bytejit_sum(10)
+        except (OSError, AttributeError) as e:
+            return Finding("C++ compiler", BROKEN, f"{compiler!r}: {first_line(e)}", do)
+    if total != 45:
+        return Finding("C++ compiler", BROKEN, f"{compiler!r}: a sum of 45 is {total}", do)
+    return Finding("C++ compiler", WORKS, f"{compiler.version.removesuffix(' clang')}: a library was built and called")
 
 
 def check_cache(options: Options) -> Finding:

@@ -100,15 +100,20 @@ def candidates() -> list[str]:
     return [c for c in (os.environ.get("CXX", ""), "g++", "clang++", "c++", "zig c++", "python-zig c++") if c.strip()]
 
 
-def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
-    """The first compiler that runs; with `cxx`, that one. Raises: NoCompiler, after one warning that says what to
-    install; BadSetting where there is no compiler `cxx`."""
+def compiler_here(disk: Disk, cxx: str = "") -> Compiler | None:
+    """The first compiler that runs; with `cxx`, that one; None where there is none."""
     key = "\0".join([cxx, os.environ.get("CXX", ""), os.environ.get("PATH", "")])
     if key not in caches.COMPILERS:
         probed = (_probe(command, disk) for command in ([cxx] if cxx.strip() else candidates()))
         caches.COMPILERS[key] = next((c for c in probed if c is not None), None)
     found = caches.COMPILERS[key]
-    compiler = found if isinstance(found, Compiler) else None
+    return found if isinstance(found, Compiler) else None
+
+
+def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
+    """`compiler_here`. Raises: NoCompiler, after one warning that says what to install; BadSetting where there is no compiler
+    `cxx`."""
+    compiler = compiler_here(disk, cxx)
     if compiler is None and cxx.strip():
         raise BadSetting(
             f"{cxx!r}, which BYTEJIT_CXX (the option cxx) names, is no C++ compiler that runs: correct it, or unset "
