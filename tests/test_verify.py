@@ -57,6 +57,7 @@ def test_json_and_one_backend() -> None:
 
 def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
     check = verify.check_compiler(Options())
     assert check.state == "missing" and "install g++" in check.do
 
