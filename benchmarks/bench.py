@@ -24,9 +24,8 @@ from pathlib import Path
 
 import torch
 from models import CASES, Built, Case, tensors
-from timing import in_turn, processor_seconds, seconds_text, speedup
+from timing import ROOT, in_turn, processor_seconds, seconds_text, source_path, speedup
 
-ROOT = Path(__file__).resolve().parent.parent
 PEER_MODES = {"cpu": ("default",), "cuda": ("default", "reduce-overhead")}  # on a GPU its better one counts
 
 
@@ -127,7 +126,7 @@ def in_process(case: Case, args: argparse.Namespace, program: str = __file__) ->
     command += ["--backend", args.backend, "--one"]
     with tempfile.TemporaryDirectory() as folder:
         # a fault of bytejit fails the case: the original code's time is not bytejit's
-        env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0", "PYTHONPATH": str(ROOT / "src")}
+        env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0", "PYTHONPATH": source_path()}
         env["TORCHINDUCTOR_CACHE_DIR"] = env["BYTEJIT_CACHE_DIR"] = folder
         try:
             out = subprocess.run(

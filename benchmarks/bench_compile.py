@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from timing import source_path
+
 GOALS = {"foo_8": (2.0, 0.7), "resnet18_b1": (4.0, None), "bert": (5.0, 2.0)}  # seconds: cold, warm
 
 
@@ -48,7 +49,7 @@ def fresh(case: str, compiler: str, device: str, cache: str) -> dict[str, float]
     env = {
         # modules are compiled once, as in an installation
         **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": source_path(),
         "BYTEJIT_SUPPRESS_ERRORS": "0",  # a fault would time the original code
         "BYTEJIT_CACHE_DIR": f"{cache}/b",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/i",

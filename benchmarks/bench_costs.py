@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from timing import source_path
 
 import bytejit
 
-ROOT = Path(__file__).resolve().parent.parent
 STEPS = 1_000_000
 
 
@@ -134,7 +134,7 @@ def first_call(case: str, compiler: str) -> float:
 def fresh(*arguments: str) -> float:
     """What this program prints, run with these arguments in a fresh process. Raises: RuntimeError with its output."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as installed: compiled modules
-    env |= {"PYTHONPATH": str(ROOT / "src"), "BYTEJIT_SUPPRESS_ERRORS": "0", "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONPATH": source_path(), "BYTEJIT_SUPPRESS_ERRORS": "0", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, __file__, *arguments], env=env, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{arguments} failed:\n{done.stderr[-2000:]}")
@@ -144,7 +144,7 @@ def fresh(*arguments: str) -> float:
 def import_seconds() -> float:
     """CPU seconds of `import bytejit` after torch, in a fresh process."""
     text = "import time, torch; t = time.process_time(); import bytejit; print(time.process_time() - t)"
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPATH": str(ROOT / "src")}
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPATH": source_path()}
     runs = [subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, check=True) for _ in "ab"]
     return min(float(run.stdout) for run in runs)
 

@@ -30,8 +30,8 @@ from bench import errors
 from gpu_list import CASES as LISTED
 from models import CASES as NAMED
 from models import Built, tensors
+from timing import source_path
 
-ROOT = Path(__file__).resolve().parent.parent
 NAMES = ("trig_64m", "foo_10000", "ln_gelu_16k", "softmax_16k", "resnet18_b16", "resnext101_b16", "bert", "bert_b16_fp16", "gpt2")
 EXTRA = ("copy", "launch50")
 BYTES = {"trig_64m": 3 * 4 << 26, "ln_gelu_16k": 2 * 4 * 16384 * 1024, "softmax_16k": 2 * 4 * 16384 * 2048}
@@ -274,7 +274,7 @@ def child(name: str, args: argparse.Namespace, folder: str, *more: str) -> dict:
         "BYTEJIT_CACHE_DIR": f"{folder}/b",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/i",
         "TRITON_CACHE_DIR": f"{folder}/t",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": source_path(),
     }
     try:
         out = subprocess.run(command, env=env, capture_output=True, text=True, timeout=args.timeout)

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from growth_shapes import SHAPES
+from timing import ROOT, source_path
 
-ROOT = Path(__file__).resolve().parent.parent
 SIZES = (250, 500, 1000, 2000)
 MOST = 2.3  # growth of a stage as the graph doubles
 LEAST = 0.1  # seconds from which growth is told
@@ -116,7 +116,7 @@ def measure(shape: str, n: int) -> dict:
 def fresh(shape: str, n: int) -> dict:
     """One row, in a process with an empty cache. Raises: RuntimeError with its output when it fails."""
     with tempfile.TemporaryDirectory() as cache:
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "BYTEJIT_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "PYTHONPATH": source_path(), "BYTEJIT_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
         done = subprocess.run([sys.executable, __file__, "--one", shape, str(n)], env=env, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{shape} of {n} failed:\n{done.stderr[-2000:]}")

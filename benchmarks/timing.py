@@ -6,10 +6,17 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 Clock = Callable[[], float]
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def source_path() -> str:
+    """`PYTHONPATH` of a process that measures this tree: its sources, before what this process was given."""
+    return os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 
 
 def processor_seconds() -> float:
