@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.aten.normalise import versions_of
 from bytejit.common.ambient import preserved
 from bytejit.common.gradients import gradients, leaf_gradients
 from bytejit.common.graph_info import INFO, info_of, report_of
@@ -90,20 +91,19 @@ def cut_around(gm: fx.GraphModule, found: ByTorch, most: int = MOST_GROUPS) -> l
 def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node], changing: bool) -> list[CutPart] | None:
     """Cuts the graph into parts, in order: torch runs `calls`, the others are compiled. changing: the calls change tensors.
     None where autograd follows a value from one part to another, and a backward pass runs within the graph or may read what a
-    call has changed."""
+    call has changed, or a part writes the value: torch looks at versions of what it has saved."""
     if info_of(gm).settings.options.freeze:
         return None
     try:
         parts = cut_around(gm, ByTorch("calls that torch makes", calls))
     except CannotNormalise:
         return None
-    if not changing and not any(n.target in PASSES for n in calls_of(gm)):
-        return parts
     nodes = {n.name: n for n in gm.graph.nodes}
     crossing = [nodes[name] for part in parts[:-1] for name in part.outputs]
     tensors = [n for n in crossing if isinstance(n.meta.get("val"), torch.Tensor)]
-    followed = any(n.meta["val"].requires_grad and not all(user in calls for user in n.users) for n in tensors)
-    return None if followed else parts
+    followed = [n.meta["val"] for n in tensors if n.meta["val"].requires_grad and not all(user in calls for user in n.users)]
+    apart = changing or any(n.target in PASSES for n in calls_of(gm)) or any(map(versions_of, followed))
+    return None if followed and apart else parts
 
 
 def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
