@@ -294,6 +294,7 @@ LATE = {
     "fake.redirected": "torch.distributed: few programs meet other processes",
     "fake.tensor": "few programs have symbolic sizes",
     "kernels.build_triton": "timing is off by default",
+    "kernels.launch": "cffi: with the first kernel",
     "kernels.owned": "the files of another user, and locks, are seldom met",
     "kernels.scratch": "not in a process that only runs",
     "kernels.triton_worker": "triton: in a worker only",

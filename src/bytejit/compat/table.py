@@ -347,5 +347,12 @@ PYTHON = (
         prefix="",
         versions="3.11 to 3.14",
     ),
+    Interface(
+        "_cffi_backend.FFI",
+        "declarations in the parsed form that cffi writes into modules (kernels/launch.py)",
+        "cffi parses them in each process",
+        "use",
+        "cffi 1.16 on",
+    ),
 )
 ROWS = (*TORCH, *PYTHON)

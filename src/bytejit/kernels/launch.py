@@ -8,7 +8,6 @@ and a size costs 50 ns; through cffi's dlopen 500 (integers), 1,340 (casts to vo
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,11 +36,14 @@ OPENMP = ("libgomp", "libiomp5", "libomp")
 @functools.cache
 def _ffi() -> Any:
     """cffi's interface to the functions of `C`. To import its parser of C would take 30 ms in each process."""
-    backend = importlib.import_module("_cffi_backend")
     try:
-        return backend.FFI("bytejit", **PARSED)
+        import _cffi_backend
+
+        return _cffi_backend.FFI("bytejit", **PARSED)
     except (ImportError, TypeError, ValueError):  # a version of cffi that wants another form
-        ffi = importlib.import_module("cffi").FFI()
+        import cffi
+
+        ffi = cffi.FFI()
         ffi.cdef(C)
         return ffi
 
