@@ -102,13 +102,18 @@ def cut_at(gm: fx.GraphModule, calls: Sequence[fx.Node], changing: bool) -> list
     crossing = [nodes[name] for part in parts[:-1] for name in part.outputs]
     tensors = [n for n in crossing if isinstance(n.meta.get("val"), torch.Tensor)]
     followed = [n.meta["val"] for n in tensors if n.meta["val"].requires_grad and not all(user in calls for user in n.users)]
-    apart = changing or any(n.target in PASSES for n in calls_of(gm)) or any(map(versions_of, followed))
+    apart = changing or has_passes(gm) or any(map(versions_of, followed))
     return None if followed and apart else parts
 
 
 def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
     """The nodes that do something."""
     return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
+
+
+def has_passes(gm: fx.GraphModule) -> bool:
+    """Whether a backward pass runs within the graph."""
+    return any(n.target in PASSES for n in gm.graph.nodes)
 
 
 def belongs_to(n: fx.Node) -> fx.Node | None:

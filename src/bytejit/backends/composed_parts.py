@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import fx
 
-from bytejit.autograd.cut_graph import PASSES, ByTorch, CannotNormalise, belongs_to, calls_of, cut_around, joined
+from bytejit.autograd.cut_graph import ByTorch, CannotNormalise, belongs_to, calls_of, cut_around, has_passes, joined
 from bytejit.common import registry
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.fake.composed import composed_in
@@ -33,7 +33,7 @@ def apart_from_composed(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], 
             raise CannotNormalise("there is nothing else in the graph")
         if info_of(gm).settings.options.freeze:
             raise CannotNormalise("and its weights are to be constants")
-        if any(n.target in PASSES for n in calls_of(gm)):
+        if has_passes(gm):
             raise CannotNormalise("and a backward pass goes through them")
         parts = cut_around(gm, ByTorch(WHY, calls), MOST_GROUPS)
     except CannotNormalise as e:
