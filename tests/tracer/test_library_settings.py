@@ -77,6 +77,138 @@ def test_a_flag_set_within_the_function_is_set(flag):
         assert getattr(owner, name) is value
 
 
+def cudnn():
+    """What cuDNN's flags are now."""
+    b = torch.backends.cudnn
+    return b.enabled, b.benchmark, b.deterministic
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_flags_around_a_part(backend):
+    """One graph, where no GPU looks at them; what they were comes back, also where the part raises, and is guarded"""
+    if torch.cuda.is_available():
+        pytest.skip("the graph breaks where there is a GPU")
+
+    def f(x, bad=False):
+        y = x.sin()
+        try:
+            with torch.backends.cudnn.flags(enabled=False, benchmark=True, deterministic=True):
+                y, inside = y * 2, cudnn()
+                if bad:
+                    raise KeyError("bad")
+        except KeyError:
+            y = y - 1
+        return y + 1, inside, cudnn()
+
+    made = bytejit.compile(f, backend=backend, fullgraph=True)
+    before = cudnn()
+    try:
+        for deterministic in (False, True, False):
+            torch.backends.cudnn.deterministic = deterministic
+            for bad in (False, True):
+                want, state = f(X, bad), cudnn()
+                torch.testing.assert_close(made(X, bad), want)
+                assert cudnn() == state
+        assert sum(bytejit.counters["graphs"].values()) == 4
+    finally:
+        torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
+
+
+def test_flags_around_a_break_and_an_error(capsys):
+    """Code in the block that runs as it is sees the flags; so does what an exception leaves"""
+
+    def f(x, bad):
+        y = x.sin()
+        with torch.backends.cudnn.flags(enabled=False, benchmark=True):
+            y = y * 2
+            print(cudnn())
+            if bad:
+                raise KeyError("bad")
+        torch.backends.cudnn.benchmark = True
+        return y + 1
+
+    before = cudnn()
+    made = bytejit.compile(f, backend="eager")
+    try:
+        for bad in (False, True, False):
+            torch.backends.cudnn.benchmark, found = False, []
+            for g in (f, made):
+                torch.backends.cudnn.benchmark = False
+                try:
+                    found.append((g(X, bad).tolist(), cudnn(), capsys.readouterr().out))
+                except KeyError as e:
+                    found.append((str(e), cudnn(), capsys.readouterr().out))
+            assert found[0] == found[1]
+    finally:
+        torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = before
+
+
+def test_a_flag_that_an_error_of_the_graph_leaves():
+    """The graph raises after the flag was set: the original code has set it, and no later one"""
+
+    def f(x, at):
+        torch.backends.cudnn.benchmark = True
+        y = x[at]
+        torch.backends.cudnn.benchmark = False
+        return y
+
+    before = torch.backends.cudnn.benchmark
+    made = bytejit.compile(f, backend="eager")
+    try:
+        for at, left in ((1, False), (9, True), (2, False)):
+            torch.backends.cudnn.benchmark = False
+            try:
+                assert made(X, torch.tensor(at)) == X[at]
+            except IndexError:
+                assert at == 9
+            assert torch.backends.cudnn.benchmark is left
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def test_what_is_so_already_is_set_again():
+    """A script's setup at the top of its step: after the first call nothing breaks there"""
+
+    def f(x, on, only_warns):
+        torch.use_deterministic_algorithms(on, warn_only=only_warns)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.mkldnn.enabled = True
+        return x + 1, torch.get_deterministic_debug_mode()
+
+    made = bytejit.compile(f, backend="eager")
+    try:
+        for on, only_warns in ((True, False), (True, False), (True, True), (True, True), (False, False), (False, False)):
+            for _ in range(2):
+                torch.testing.assert_close(made(X, on, only_warns), (X + 1, 2 - only_warns if on else 0))
+                assert torch.are_deterministic_algorithms_enabled() is on
+                assert torch.is_deterministic_algorithms_warn_only_enabled() is only_warns
+            broken = sum(bytejit.counters["breaks"].values())
+            made(X, on, only_warns)
+            assert sum(bytejit.counters["breaks"].values()) == broken
+        assert bytejit.compile(f, backend="eager", fullgraph=True)(X, False, False)[1] == 0
+        with pytest.raises(bytejit.exc.Unsupported, match="use_deterministic_algorithms changes how operations run"):
+            bytejit.compile(f, backend="eager", fullgraph=True)(X, True, False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_each_part_of_a_setting_is_guarded():
+    """Whether anomaly detection looks for nan, whether what is not deterministic only warns"""
+    made = bytejit.compile(
+        lambda x: (x + 1, torch.is_deterministic_algorithms_warn_only_enabled(), torch.is_anomaly_check_nan_enabled()),
+        backend="eager",
+        fullgraph=True,
+    )
+    try:
+        for only_warns, nan in ((False, True), (True, True), (True, False), (False, False)):
+            torch.use_deterministic_algorithms(True, warn_only=only_warns)
+            torch.set_anomaly_enabled(False, nan)
+            assert made(X)[1:] == (only_warns, nan)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_anomaly_enabled(False, True)
+
+
 def test_other_settings_are_questions():
     def f(x):
         exact = torch.get_float32_matmul_precision() == "highest"

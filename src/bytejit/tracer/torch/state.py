@@ -37,7 +37,7 @@ SETTERS = {
 GUARDS = {
     _C._set_grad_enabled: ("grad_mode",),
     torch.set_autocast_cache_enabled: ("autocast_cache",),
-    torch.set_anomaly_enabled: ("anomaly",),
+    torch.set_anomaly_enabled: ("anomaly", "anomaly_nan"),
     **dict.fromkeys(attention_choice.GETTERS, ("attention",)),
 }
 GUARDED_DEVICES = ("cpu", "cuda")
@@ -49,10 +49,11 @@ GETTERS = {
     torch.is_autocast_cache_enabled: "autocast_cache",
     torch.get_default_dtype: "default_dtype",
     torch.is_anomaly_enabled: "anomaly",
-    torch.is_anomaly_check_nan_enabled: "anomaly",
+    torch.is_anomaly_check_nan_enabled: "anomaly_nan",
     torch.are_deterministic_algorithms_enabled: "deterministic",
-    torch.is_deterministic_algorithms_warn_only_enabled: "deterministic",
+    torch.is_deterministic_algorithms_warn_only_enabled: "deterministic_warns",
     torch._C._get_deterministic_algorithms: "deterministic",
+    torch._C._get_deterministic_algorithms_warn_only: "deterministic_warns",
     **dict.fromkeys(attention_choice.GETTERS.values(), "attention"),
 }
 # results that do not change while a compiled function runs
