@@ -96,6 +96,8 @@ MANAGERS: dict[str, Callable] = {
     "no_inference": lambda: generator(torch.inference_mode, lambda: torch.inference_mode(False)),
     "generator": lambda: generator(bf16, torch.no_grad),
     "functions_off": torch._C.DisableTorchFunctionSubclass,
+    "refused": lambda: torch.autograd.graph.disable_saved_tensors_hooks("refused"),
+    "cudnn": lambda: torch.backends.cudnn.flags(benchmark=True),
 }
 OUTER = ("autocast", "null", "no_grad")
 WITHOUT_GRADIENTS = ("no_grad", "set_grad", "inference", "grad_in_inference", "generator")

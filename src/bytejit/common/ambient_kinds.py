@@ -304,6 +304,7 @@ _SETTABLE = {
     "autocast cache",
     "autocast nesting",
     "attention",
+    "saved tensors hooks",
     *(f"autocast {device}" for device in _DEVICES),
 }
 SET_BY_EXITS = tuple(kind for kind in KINDS if kind.name in _SETTABLE)

@@ -1,4 +1,4 @@
-"""The program's hooks on saved tensors, and what is done without them."""
+"""The program's hooks on saved tensors, what is done without them, and whether there may be some."""
 
 from __future__ import annotations
 
@@ -26,3 +26,18 @@ def unhooked() -> Iterator[None]:
 
 def _as_it_is(x: Any) -> Any:
     return x
+
+
+def refusal() -> str | None:
+    """What torch says to a program that would put on hooks; None where it may."""
+    return _autograd._saved_tensors_hooks_get_disabled_error_message()
+
+
+def refuse(message: str | None) -> None:
+    """Let nobody put on hooks, as `torch.autograd.graph.disable_saved_tensors_hooks`; None: they may again."""
+    _autograd._saved_tensors_hooks_enable() if message is None else _autograd._saved_tensors_hooks_disable(message)
+
+
+def hooks_state() -> tuple[bool, str | None]:
+    """Whether there are hooks, and whether there may be."""
+    return _autograd._top_saved_tensors_default_hooks(True) is not None, refusal()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ambient_kinds, given_warnings, torch_controls
+from bytejit.common import ambient_kinds, given_warnings, saved_tensors, torch_controls
 from bytejit.common.light_dataclass import light_dataclass
 
 from . import library_flags
@@ -41,6 +41,8 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
     "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),  # where "cuda" names no index
+    "saved_hooks_refusal": (saved_tensors.refusal, "{f}()"),
+    "saved_hooks": (saved_tensors.hooks_state, "{f}()"),
     "stance": (torch_controls.forced, ""),
     "warnings": (given_warnings.manner, "{f}()"),
     **library_flags.STATES,

@@ -16,7 +16,7 @@ from bytejit.codegen.aten.recorded_values import Bound, Root
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
 from bytejit.codegen.ops.calls import is_view
-from bytejit.common import attention_choice, inference, profiler_ranges
+from bytejit.common import attention_choice, inference, profiler_ranges, saved_tensors
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.autocast import cast_resized
@@ -152,7 +152,7 @@ class FakeRun:
         if node.op == "call_module":
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
-        if node.target in (inference.enter, inference.leave):
+        if node.target in (inference.enter, inference.leave, saved_tensors.refuse):
             return node.target(*args)  # as when it was traced: in inference mode composite ops arrive whole
         if node.target in profiler_ranges.NODES:  # they are around the whole
             return None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.utils.checkpoint
 
+from bytejit.common import saved_tensors
 from bytejit.common.checkpointed import CHECKPOINT, CONTEXTS, Checkpointed
 from bytejit.guards.sources import Attr, Ref
 from bytejit.tracer.core.models import models
@@ -62,6 +63,9 @@ def checkpointed(t: Tracer, function: Var, rest: list[Var], named: dict[str, Var
         contexts = None
     if t.const(given.get("debug", FALSE)):
         raise Break("torch.utils.checkpoint with debug")
+    t.guards.add_state("saved_hooks_refusal")
+    if saved_tensors.refusal() is not None:
+        raise Break("torch.utils.checkpoint where hooks of saved tensors are refused")
     options = {k: t.const(v) for k, v in given.items() if k != CONTEXTS}
     reentrant = options.get(REENTRANT)
     if reentrant is None:

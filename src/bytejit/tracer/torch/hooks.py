@@ -1,4 +1,5 @@
-"""Hooks of tensors. They are registered when the region ends, before a backward pass can run."""
+"""Hooks of tensors, which are registered when the region ends, before a backward pass can run; whether there may be hooks of
+saved tensors."""
 
 from __future__ import annotations
 
@@ -8,11 +9,15 @@ from collections.abc import Callable
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from bytejit.common import spared_hooks
+from bytejit.common import saved_tensors, spared_hooks
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DeferredVar, TensorVar, Var
+
+from .state import set_state
+
+_autograd = torch._C._autograd
 
 
 def _deferred(t: Tracer, kind: type, function: Callable, args: list[Var]) -> DeferredVar:
@@ -51,3 +56,29 @@ def register_post_accumulate_grad_hook(t: Tracer, args: list[Var], kwargs: dict[
 def retain_grad(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     _deferred(t, types.NoneType, torch.Tensor.retain_grad, args)
     return NONE
+
+
+@models(_autograd._saved_tensors_hooks_get_disabled_error_message)
+def saved_hooks_refusal(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    t.guards.add_state("saved_hooks")
+    return t.values.constant(saved_tensors.refusal())
+
+
+def _refuse(t: Tracer, message: str | None) -> Var:
+    t.guards.add_state("saved_hooks")
+    present = saved_tensors.refusal()
+    set_state(t, saved_tensors.refuse, None, [message], (present,), True)
+    return NONE
+
+
+@models(_autograd._saved_tensors_hooks_disable)
+def refuse_saved_hooks(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """Raises: Break where torch raises, because there are hooks."""
+    if len(args) != 1 or kwargs or saved_tensors.hooks_state()[0] or type(message := t.const(args[0])) is not str:
+        raise Break("hooks of saved tensors refused where there are some")
+    return _refuse(t, message)
+
+
+@models(_autograd._saved_tensors_hooks_enable)
+def take_saved_hooks(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return _refuse(t, None)

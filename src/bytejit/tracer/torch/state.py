@@ -85,15 +85,20 @@ def _setter(function: Callable, current: Callable) -> None:
         guarded = device is None or device in GUARDED_DEVICES
         if guarded:  # before it is set, because guards check the state at the begin of the region
             t.guards.add_state(*GUARDS.get(function, ("autocast", f"autocast_{device or 'cuda'}")))
-        t.state_first.setdefault((function, device), (current(real), guarded))
-        function(*real)
-        effect_node(t, function, *real)
-        t.effects.state_set[(function, device)] = tuple(real)
+        set_state(t, function, device, real, current(real), guarded)
         if function is _C._set_grad_enabled and real[0]:
             t.reads_grad = True
         return NONE
 
     models(function)(run)
+
+
+def set_state(t: Tracer, function: Callable, device: str | None, args: list, first: tuple, guarded: bool) -> None:
+    """Call a setter now, in the graph, and where the region ends. first: its arguments as the region begins."""
+    t.state_first.setdefault((function, device), (first, guarded))
+    function(*args)
+    effect_node(t, function, *args)
+    t.effects.state_set[(function, device)] = tuple(args)
 
 
 def _getter(function: Callable, state: Any) -> None:
