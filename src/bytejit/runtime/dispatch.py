@@ -81,8 +81,8 @@ class SiteState:
     then ``miss``. Cost of the chain: 45 ns for the first entry (tests/runtime/test_dispatch.py), 100 ns for each further one.
     """
 
-    __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles", "died", "wanted",
-                 "unloadable", "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
+    __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles", "died", "in_vain",
+                 "wanted", "unloadable", "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
 
     def __init__(self, rewritten: Rewritten, point: Point, compile: Compile, sites: Sites | None = None) -> None:
         if not point.site:
@@ -95,6 +95,7 @@ class SiteState:
         self.frozen = False
         self.misses = self.compiles = 0
         self.died = 0  # entries that were removed
+        self.in_vain = 0  # of these the last ones, which had fit in one call each
         self.wanted = ""  # the module that is to be loaded before the next attempt to compile
         self.unloadable: frozenset[str] = frozenset()  # modules that could not be loaded
         self._cell = rewritten.cells[point.id]
@@ -159,7 +160,10 @@ class SiteState:
     def remove(self, entry: Entry) -> None:
         """Forget an entry (its guards can never hold again). Unknown entries are no error: two removals may race."""
         with self._lock:
-            self.died += not entry.negative and entry in self.entries
+            if not entry.negative and entry in self.entries:
+                self.died += 1
+                if (of_one_call := entry.of_one_call) is not None:
+                    self.in_vain = self.in_vain + 1 if of_one_call else 0
             self.entries = self._without(entry)
             self._last = self._next = None
             if self.armed:
@@ -173,7 +177,8 @@ class SiteState:
         """Forget all entries and go idle."""
         with self._lock:
             self._cell.clear()
-            self.entries, self.frozen, self._last, self._next, self.died = (), False, None, None, 0
+            self.entries, self.frozen, self._last, self._next = (), False, None, None
+            self.died = self.in_vain = 0
             self._asked = self.entries
 
     def own(self, args: Args) -> Exit:
@@ -225,6 +230,8 @@ class SiteState:
                 if entry is None and self.sites is not None:
                     self.sites.arm_after(self.point.id)
                 return None
+            if self.died and not entry.negative:
+                entry.count_runs()
             self.add(entry)
             return entry
         finally:

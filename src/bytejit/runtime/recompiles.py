@@ -18,7 +18,9 @@ from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
 LEAST_ENTRIES = 3  # entries with which it is known that a number which changes cannot be a symbol
-MADE_LIMIT = 32  # a site makes at most this multiple of it, of which objects may have died that the code was compiled for
+# a site makes at most this multiple of it, of which objects may have died that the code was compiled for; fewer where the last
+# recompile_limit of them fit in one call each: the object is made anew in each call
+MADE_LIMIT = 32
 
 
 def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
@@ -74,7 +76,7 @@ class Recompiles:
         alike = [e for e in entries if same_objects(e.modules, modules)]
         changed = self._note(state, alike, args, options) if alike else set()
         limit = self._limit_of(state, changed, options)
-        if state.died + len(entries) >= limit * MADE_LIMIT:
+        if state.in_vain >= options.recompile_limit or state.died + len(entries) >= limit * MADE_LIMIT:
             state.freeze()
             self._too_many(state, state.died + len(entries), "objects that it was compiled for died")
             return False
