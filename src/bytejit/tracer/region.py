@@ -43,7 +43,7 @@ def words_of(t: Tracer, exc: InstanceVar) -> str:
     """An exception's message, for a break's reason."""
     try:
         args = to_python(t, exc.slots.get("args", NONE))
-    except NotConstant:
+    except (NotConstant, Break):
         return ""
     return f": {args[0]}" if args else ""
 

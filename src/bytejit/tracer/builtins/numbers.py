@@ -27,6 +27,7 @@ from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
 from bytejit.tracer.objects.own_methods import is_plain_instance, own_method, stand_in
 from bytejit.tracer.objects.plain_parts import in_text
+from bytejit.tracer.objects.unread_texts import container_text, unread
 from bytejit.tracer.sizes.called_anew import call_anew
 
 
@@ -149,13 +150,14 @@ def pow_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 def _container_text(t: Tracer, v: Var) -> Var:
     """repr() of a list, tuple, dict or set whose items have a repr that runs in the trace."""
-    one = lambda x: t.const(t.calls.call_python(repr, [t.values.real(x)]))  # noqa: E731
+    one = lambda x: t.calls.call_python(repr, [t.values.real(x)])  # noqa: E731
     if isinstance(v, DictVar) and v.cls is dict:
         t.values.complete(v)
-        return Known("{" + ", ".join(f"{one(k)}: {one(x)}" for k, x in v.items.values()) + "}")
+        pairs = [one(x) for pair in v.items.values() for x in pair]
+        return container_text(pairs, lambda p: "{" + ", ".join(map(": ".join, zip(p[::2], p[1::2]))) + "}", t)
     if isinstance(v, SeqVar) and v.cls in (list, tuple):
-        inside = ", ".join(map(one, v.items))
-        return Known(f"[{inside}]" if v.cls is list else f"({inside}{',' * (len(v.items) == 1)})")
+        ends = "[]" if v.cls is list else "()" if len(v.items) != 1 else ("(", ",)")
+        return container_text([*map(one, v.items)], lambda p: f"{ends[0]}{', '.join(p)}{ends[1]}", t)
     raise Break(f"repr() of {words(v)}")
 
 
@@ -202,6 +204,8 @@ def _text(function: Callable, methods: tuple[str, ...]) -> None:
         try:
             real = to_python(t, v, classes=True)
         except NotConstant:
+            if len(args) == 1 and (unmade := unread(t, function, args)) is not None:
+                return unmade
             if isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
                 return _container_text(t, v)
             raise Break(f"{function.__name__}() of {words(v)}") from None
@@ -222,7 +226,7 @@ def _escaped(text: str) -> str:
 def ascii_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """repr(), escaped."""
     text = MODELS[repr](t, args, kwargs)
-    return text_of(_escaped, [text]) or t.operators.fold(_escaped, t.const(text))
+    return text_of(_escaped, [text]) or unread(t, _escaped, [text]) or t.operators.fold(_escaped, t.const(text))
 
 
 @models(builtins.format)
@@ -241,8 +245,10 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         text = t.const(spec)
         if v.fake.dim() == 0 and (known := t.tensor_values.python_value(v, lambda real: format(real, text))) is not None:
             return known
+        if (unmade := unread(t, format, [v, spec])) is not None:
+            return unmade
         raise Break("formatting a tensor needs its value")
-    if (found := text_of(format, [v, spec])) is not None:
+    if (found := text_of(format, [v, spec]) or unread(t, format, [v, spec])) is not None:
         return found
     try:
         return t.operators.fold(format, to_python(t, v, classes=True), t.const(spec))
@@ -267,7 +273,8 @@ def _joined(t: Tracer, v: Var) -> Var:
 @models(str.join, bytes.join)
 def join(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     parts = [t.values.real(v) for v in t.iteration.iterate(_joined(t, args[1]), sized=True)]
-    found = text_of(joined_by, [t.values.real(args[0]), *parts]) if t.type_of(args[0]) is str else None
+    given = [t.values.real(args[0]), *parts] if t.type_of(args[0]) is str else []
+    found = text_of(joined_by, given) or unread(t, joined_by, given)
     return found or t.operators.fold(t.const(args[0]).join, [t.const(v) for v in parts])
 
 
@@ -275,13 +282,15 @@ def join(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def str_format(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], InstanceVar):
         raise Break("a format in a subclass of str")  # where nothing is put in, it is the result
-    filled = text_of(str.format, [t.values.real(a) for a in args], {k: t.values.real(a) for k, a in kwargs.items()})
+    values = [t.values.real(a) for a in args]
+    named = {k: t.values.real(a) for k, a in kwargs.items()}
+    filled = text_of(str.format, values, named) or unread(t, str.format, values, named)
     if filled is not None:
         return filled
     text = t.const(args[0])
-    values = [in_text(t, v) for v in (*args[1:], *kwargs.values())]
-    named = dict(zip(kwargs, values[len(args) - 1 :]))
-    return t.operators.fold(lambda: text.format(*values[: len(args) - 1], **named))
+    row = [in_text(t, v) for v in args[1:]]
+    others = {k: in_text(t, v) for k, v in kwargs.items()}
+    return t.operators.fold(lambda: text.format(*row, **others))
 
 
 @models(str.format_map)

@@ -11,7 +11,7 @@ from bytejit.common.text import without_records
 
 from .iterator_values import GenVar, IterVar
 from .range_values import RangeVar
-from .texts import TextVar
+from .texts import TextVar, UnreadText
 from .values import (
     CellVar,
     DeferredVar,
@@ -46,6 +46,7 @@ WORDS: dict[type[Var], str] = {
     TensorVar: "a tensor",
     TextVar: "text made of a number that changes between calls",
     TracebackVar: "a traceback",
+    UnreadText: "text made of a tensor's values",
 }
 
 

@@ -14,7 +14,7 @@ from .models import REPLACED
 from .numpy_values import ArrayVar, TensorArrayVar
 from .open_values import OpenVar
 from .range_values import RangeVar
-from .texts import TextVar
+from .texts import TextVar, UnreadText
 from .values import (
     CellVar,
     DeferredVar,
@@ -72,7 +72,7 @@ def python_type(v: Var) -> type:
         return int if isinstance(v.value, torch.SymInt) else float
     if isinstance(v, OpenVar):
         return type(v.real)
-    if type(v) is TextVar:
+    if type(v) in (TextVar, UnreadText):
         return str
     if type(v) is RangeVar:
         return range

@@ -1,5 +1,7 @@
-"""Text made of numbers that change between calls. It is made where it leaves the region, so that no number becomes a constant:
-a message that names the step must not cost a compile a step."""
+"""Text made of numbers that change between calls, or of tensors' values.
+
+The former is made where it leaves the region, so that no number becomes a constant: a message that names the step must not cost a
+compile a step. The latter is not made at all."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from bytejit.common.plain_types import JSON_TYPES
 from bytejit.shapes import symbols
 
 from .open_values import OpenVar
+from .signals import Break
 from .values import Known, SeqVar, SymVar, Var
 
 # formats that raise for some numbers or texts only (a character, a width, a letter at a place)
@@ -38,6 +41,24 @@ class TextVar(Known):
 
     def __repr__(self) -> str:
         return f"TextVar({self.function.__name__})"
+
+
+class UnreadText(Known):
+    """Text made of tensors' values, as long as nobody reads it: see tracer/objects/unread_texts.py. step: when it was made."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, step: int) -> None:
+        Var.__init__(self, None)
+        self.step = step
+
+    @property
+    def obj(self) -> str:  # type: ignore[override]  # what Known keeps in a slot
+        """Raises: Break before the text is made."""
+        raise Break("formatting a tensor needs its value", at_step=self.step)
+
+    def __repr__(self) -> str:
+        return "UnreadText"
 
 
 def given_text(obj: str, source: Any, fix: Callable[[], None]) -> TextVar:

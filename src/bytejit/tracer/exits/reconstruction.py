@@ -17,7 +17,7 @@ from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.open_values import OpenVar
 from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.texts import TextVar
+from bytejit.tracer.core.texts import TextVar, UnreadText
 from bytejit.tracer.core.values import (
     NULL,
     CellVar,
@@ -137,6 +137,8 @@ class Reconstruction(Statements):
             return self.at.source(v.source) if v.source is not None else f"({self.t.numbers.number_text(v.value, self.at)})"
         if isinstance(v, OpenVar):
             return self.at.source(v.origin)
+        if type(v) is UnreadText:
+            raise CannotReconstruct("text made of a tensor's values", v.step)
         if type(v) is TextVar:
             return self.names.get(id(v)) or self.text(v)
         if type(v) is RangeVar:

@@ -16,6 +16,7 @@ from bytejit.tracer.core.exceptions import exception_var
 from bytejit.tracer.core.frame import bind
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.texts import UnreadText
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var, expect
 from bytejit.tracer.objects.pure_functions import is_pure
 
@@ -140,6 +141,8 @@ class Instantiation(Component):
             made.base = SetVar({})
         else:
             made.base = self.t.calls.call_python(base, args[:1] if base is tuple else args, {} if base is tuple else kwargs)
+            if type(made.base) is UnreadText:
+                self.t.const(made.base)
             made.new_args = list(args)
         return made
 

@@ -15,7 +15,7 @@ from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import SIGNALS, Break
-from bytejit.tracer.core.texts import CONVERSION, TextVar, text_of
+from bytejit.tracer.core.texts import CONVERSION, TextVar, UnreadText, text_of
 from bytejit.tracer.core.values import (
     DeferredVar,
     DictVar,
@@ -41,6 +41,7 @@ from .folded_warnings import run_now
 from .own_methods import NUMBERS, OF_MAPPINGS, OF_NUMBERS, answers, c_operator, is_number, is_sequence, own_method, refused
 from .plain_parts import Said, plain_binary
 from .set_orders import changed_in_place
+from .unread_texts import unread
 
 FUNCTIONS: dict[str, Callable] = {
     "add": operator.add,
@@ -157,9 +158,12 @@ class Operators(Component):
         """Text put together, or filled in, with numbers that change."""
         if name == "add" and TextVar in (type(a), type(b)) and self.t.type_of(a) is self.t.type_of(b) is str:
             return text_of(operator.add, [a, b])
+        if name == "add" and UnreadText in (type(a), type(b)):
+            return unread(self.t, operator.add, [a, b])
         if name == "mod" and type(a) is Known and type(a.obj) is str:
             row = SeqVar(list(map(self.t.values.real, b.items)), tuple) if isinstance(b, SeqVar) and b.cls is tuple else b
-            return text_of(operator.mod, [a, row]) or call_anew(self.t, operator.mod, [a, row])
+            made = text_of(operator.mod, [a, row]) or unread(self.t, operator.mod, [a, row])
+            return made or call_anew(self.t, operator.mod, [a, row])
         return None
 
     def overloads(self, v: Var, *methods: str) -> bool:

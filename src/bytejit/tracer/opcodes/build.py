@@ -16,6 +16,7 @@ from bytejit.tracer.core.values import NONE, NULL, DictVar, InstanceVar, Known, 
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of, set_part
 from bytejit.tracer.objects.set_orders import note, operand_of, plain
+from bytejit.tracer.objects.unread_texts import unread
 
 from .call import as_tuple, shown
 
@@ -57,7 +58,7 @@ def build_const_key_map(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("BUILD_STRING")
 def build_string(t: Tracer, f: Frame, ins: Ins) -> None:
     parts = [t.values.real(v) for v in f.popn(ins.arg)]
-    f.push(text_of(joined, parts) or Known(joined(*map(t.const, parts))))
+    f.push(text_of(joined, parts) or unread(t, joined, parts) or Known(joined(*map(t.const, parts))))
 
 
 @handles("LIST_TO_TUPLE")
