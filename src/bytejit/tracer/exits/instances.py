@@ -25,6 +25,8 @@ def instance(out: Statements, v: InstanceVar) -> str:
         out.lines.append(
             f"{name} = {cls}({out.value(slots['func'])}, *{out.value(slots['args'])}, **{out.value(slots['keywords'])})"
         )
+        for attr in ("args", "keywords"):  # it holds a tuple and a dict of its own
+            out.name_as(slots[attr], f"{name}.{attr}")
         return name
     if v.cls is inference_mode.MANAGER:
         # making one enters its mode: `leave` does that, last

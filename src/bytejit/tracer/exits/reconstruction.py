@@ -81,7 +81,13 @@ class Reconstruction(Statements):
         if v.source is not None:
             self.kept_cells.add(id(v))
             return self.at.source(v.source)
-        return MAKERS[type(v)](self, v)
+        return self.made_once(v, MAKERS[type(v)](self, v))
+
+    def made_once(self, v: Var, text: str) -> str:
+        """The local that holds what was made: wherever else the value is used, it is that object."""
+        if id(v) not in self.names and text != "()":
+            self.lines.append(f"{self.new_name(v)} = {text}")
+        return self.names.get(id(v), text)
 
     def tensor(self, v: TensorVar) -> str:
         if v.source is not None and v.real is not None:

@@ -29,6 +29,7 @@ class Statements:
         self.lines: list[str] = []
         self.fills: list[tuple[str, CellVar]] = []  # cells that get their contents once all functions are made
         self.names: dict[int, str] = {}
+        self.named: list[Var] = []  # kept alive: `names` knows them by their id
         self.classes: dict[type, str] = {}
         self.count = 0
         self.kept_cells: set[int] = set()
@@ -36,9 +37,14 @@ class Statements:
 
     def new_name(self, v: Var) -> str:
         """A new local for a Var."""
-        name = self.names[id(v)] = f"n{self.count}"
         self.count += 1
-        return name
+        return self.name_as(v, f"n{self.count - 1}")
+
+    def name_as(self, v: Var, text: str) -> str:
+        """What a Var is from now on."""
+        self.named.append(v)
+        self.names[id(v)] = text
+        return text
 
     def bind(self, obj: object) -> str:
         """An expression for a real object."""
