@@ -104,6 +104,20 @@ def test_compiled_twice_is_compiled_once() -> None:
     assert eager(eager(functools.partial(f, n=1))).func is f
 
 
+def test_a_function_with_other_code_or_defaults_is_compiled_anew() -> None:
+    """As after a reload, which writes into the function that there is."""
+
+    def f(x: torch.Tensor, a: int = 1, *, b: int = 2) -> torch.Tensor:
+        return x * a + b
+
+    first = eager(f)
+    assert torch.equal(first(X), X + 2)
+    f.__defaults__, f.__kwdefaults__ = (5,), {"b": 7}
+    assert torch.equal(eager(f)(X), X * 5 + 7) and eager(f) is eager(f) and eager(f) is not first
+    f.__code__ = (lambda x, a=1, *, b=2: x * a - b).__code__
+    assert torch.equal(eager(f)(X), X * 5 - 7) and torch.equal(eager(first)(X), X + 2)
+
+
 def test_a_wrapper_of_a_compiled_function_is_a_function_of_its_own() -> None:
     f = eager(double)
 

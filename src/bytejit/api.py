@@ -24,7 +24,7 @@ from .common.text import unknown
 from .common.where import where_of
 from .runtime import module
 from .runtime.builtin_functions import in_python
-from .runtime.origins import mark, needs_arguments, original, plain, settings_of, settings_of_function
+from .runtime.origins import is_made_of, mark, needs_arguments, original, plain, settings_of, settings_of_function
 
 CAN_COMPILE = (
     "bytejit compiles Python functions, methods, lambdas, closures, builtin functions, functools.partial of these, objects "
@@ -58,7 +58,7 @@ def _compile_function(fn: Any, settings: Settings) -> Any:
     fn = original(fn)
     known = _COMPILED.setdefault(fn, weakref.WeakValueDictionary())
     compiled = known.get(settings)
-    if compiled is None:
+    if compiled is None or not is_made_of(compiled, fn):
         if (why := _refused()) and settings.nopython:
             raise Unsupported(why, where_of(fn.__code__), "it is not supported", "see `python -m bytejit.verify`")
         if why:

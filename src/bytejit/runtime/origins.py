@@ -16,19 +16,28 @@ from bytejit.common.quiet_reads import function_of
 
 from . import module
 
-_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code and its settings
+_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code, its settings, the code it was made from
 
 
-def mark(compiled: types.FunctionType, fn: Callable, settings: Settings) -> None:
+def mark(compiled: types.FunctionType, fn: types.FunctionType, settings: Settings) -> None:
     """Record on a function that it is `fn`, compiled with these settings. Its `__wrapped__` becomes `fn`."""
-    setattr(compiled, _SETTINGS, (compiled.__code__, settings))
+    setattr(compiled, _SETTINGS, (compiled.__code__, settings, fn.__code__))
     torch_frames.mark_compiled(compiled, fn)
 
 
 def settings_of_function(fn: object) -> Settings | None:
     """The settings of a compiled function; None for any other, also for one that got its attributes from functools.wraps."""
-    code, settings = getattr(fn, "__dict__", {}).get(_SETTINGS, (None, None))
+    code, settings, _ = getattr(fn, "__dict__", {}).get(_SETTINGS, (None, None, None))
     return settings if code is not None and code is getattr(fn, "__code__", None) else None
+
+
+def is_made_of(compiled: Any, fn: Any) -> bool:
+    """Whether a compiled function, made of `fn`, has the code and the defaults that `fn` has now: a reload gives it others."""
+    return (
+        compiled.__dict__[_SETTINGS][2] is fn.__code__
+        and compiled.__defaults__ is fn.__defaults__
+        and (compiled.__kwdefaults__ or None) is (fn.__kwdefaults__ or None)
+    )
 
 
 def settings_of(target: object) -> Settings:
