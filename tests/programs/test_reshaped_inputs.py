@@ -22,6 +22,8 @@ CHANGES = {
     "unsqueeze_": lambda q: q.unsqueeze_(1),
     "squeeze_": lambda q: q.squeeze_(),
     "as_strided_": lambda q: q.as_strided_((2, 2), (1, 2)),
+    "resize_, transpose_": lambda q: (q.resize_(2, 2).fill_(3), q.transpose_(0, 1))[1],
+    "unsqueeze_, set_, squeeze_": lambda q: (q.unsqueeze_(0), q.set_(torch.ones(1, 6)), q.squeeze_(0))[2],
     "data": lambda q: setattr(q, "data", torch.ones(9, 4)),
 }
 USES = {

@@ -1,4 +1,4 @@
-"""A value that the region makes is one object, wherever it goes: tuples, slices, bound methods, views of dicts, parts of partials"""
+"""A value that the region makes is one object, wherever it goes: tuples, slices, methods, views of dicts, parts of partials"""
 
 from __future__ import annotations
 

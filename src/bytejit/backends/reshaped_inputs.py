@@ -106,7 +106,10 @@ def explained(n: fx.Node, calls: list[Reshape]) -> bool:
     if any(type(x) not in (int, bool) for c in calls for x in pytree.tree_leaves((c.args, c.kwargs))):
         return False
     fake: Fake = make(n.meta["look"], False)
-    for c in calls:
-        getattr(fake, c.method)(*c.args, **c.kwargs)
+    try:
+        for c in calls:
+            getattr(fake, c.method)(*c.args, **c.kwargs)
+    except (IndexError, RuntimeError):  # another call, as resize_, changed its shape before
+        return False
     m, end = fake.m, n.meta["val"].m
     return bool((m.shape, m.stride, m.offset) == (end.shape, end.stride, end.offset))
