@@ -23,7 +23,7 @@ help:            ## this list
 setup: $(READY)  ## make .venv with all that the other targets need
 
 # torch first and pinned: a bare "torch" may bring gigabytes of CUDA packages. A torch that $(BASE) has is used as it is.
-# torchvision and timm without their dependencies, which would bring another torch.
+# torchvision as it fits that torch; where none does, the newest, without its dependencies, which would bring another torch.
 # Without PYTHONPATH: pip would take src/*.egg-info, which `pip install .` leaves, for an installed package that lacks others.
 $(VENV)/.ready: PYTHONPATH :=
 $(VENV)/.ready: pyproject.toml
@@ -34,7 +34,9 @@ $(VENV)/.ready: pyproject.toml
 	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH)"; $(VENV)/bin/pip install -q $(TORCH); }
 	@echo "installing bytejit and what its tests need"
 	@$(VENV)/bin/pip install -q -e '.[dev]'
-	@$(VENV)/bin/python -c 'import timm' 2>/dev/null || $(VENV)/bin/pip install -q --no-deps torchvision timm
+	@$(VENV)/bin/python -c 'import timm' 2>/dev/null || \
+	    $(VENV)/bin/pip install -q torchvision timm "torch==$$($(VENV)/bin/python -c 'import torch; print(torch.__version__)')" || \
+	    $(VENV)/bin/pip install -q --no-deps torchvision timm
 	@touch $@
 
 demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors compared with eager

@@ -126,7 +126,8 @@ def environment(pair: Pair, folder: Path, short: bool) -> Path:
         base.touch()
     if not short and not whole.exists():
         run(*pip, *MORE)
-        run(*pip, "--no-deps", "torchvision", "timm")
+        minor = int(pair.torch.split(".")[1])
+        run(*pip, "--no-deps", f"torchvision<0.{minor + 16}", "timm")  # 0.28 is built for torch 2.13, and so on
         whole.touch()
     return python
 
