@@ -149,3 +149,24 @@ def test_steps_of_recurrent_layers_are_recorded(kind: type[nn.RNNBase], monkeypa
     for got, want in zip(nets[1].parameters(), nets[0].parameters(), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
     assert bytejit.counters["cudagraphs"]["recorded"], bytejit.counters["cudagraphs"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_rows_that_are_read(dtype: torch.dtype) -> None:
+    """Where many read the same row: near float64, the same in each run, and one compile for all sizes."""
+
+    def read(table: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        return (table[i, j] * table[j, 1] * 0.5).float().sum()
+
+    compiled = bytejit.compile(read, dynamic=True)
+    for rows, count in ((50, 3000), (300, 100), (7, 20000)):
+        torch.manual_seed(rows)
+        table = torch.randn(rows, rows, 40, device="cuda", dtype=dtype).requires_grad_()
+        i, j = (torch.randint(-rows, rows, (count,), device="cuda") // 2 for _ in range(2))
+        found = [torch.autograd.grad(compiled(table, i, j), table)[0] for _ in range(2)]
+        wide = table.detach().double().requires_grad_()
+        (want,) = torch.autograd.grad((wide[i, j] * wide[j, 1] * 0.5).sum(), wide)
+        assert torch.equal(*found)
+        near = 1e-5 if dtype is torch.float32 else 2e-2
+        torch.testing.assert_close(found[0].double(), want, rtol=near, atol=near * want.abs().max().item())
+    assert bytejit.counters["graphs"].total() == 1 and not bytejit.counters["fallbacks"], bytejit.counters

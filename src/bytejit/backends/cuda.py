@@ -24,10 +24,10 @@ from bytejit.codegen.loops.memory import extent
 from bytejit.codegen.loops.passes.fuse import FUSE_LAUNCHES
 from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.codegen.ops.extern import FAST
-from bytejit.common import logs, registry
+from bytejit.common import logs, registry, sorted_sums
 from bytejit.common.graph_info import report_of
 from bytejit.common.options import Options
-from bytejit.kernels import build_triton, cuda_launch, flex_triton, interpret, matmul_triton, other_streams
+from bytejit.kernels import build_triton, cuda_launch, flex_triton, interpret, matmul_triton, other_streams, sorted_sums_triton
 from bytejit.kernels.build_cpp import ahead
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Tuner
@@ -37,7 +37,12 @@ from bytejit.kernels.workers import workers
 from .recording import FEW, Told, how_of, record_graph
 from .target import CompiledGraph, Stats, Target
 
-FAST |= {"bytejit.gpu_linear.default": matmul_triton.gpu_linear, "bytejit.gpu_flex.default": flex_triton.gpu_flex}
+FAST |= {
+    "bytejit.gpu_linear.default": matmul_triton.gpu_linear,
+    "bytejit.gpu_flex.default": flex_triton.gpu_flex,
+    "bytejit.sort_places.default": sorted_sums.sort_places,
+    "bytejit.add_sorted.default": sorted_sums_triton.add_sorted,
+}
 LEAST = (8, 0)  # compute capability that kernels are built for
 INTERPRETED = Machine("cuda", 132, 16, 50 << 20)  # what the interpreter pretends to be
 

@@ -49,7 +49,7 @@ def _into(graph: fx.Graph, node: fx.Node, scattered: fx.Node, other: fx.Node) ->
             return None
         return aten.index_put.default, (other, [at], _without(graph, node, g, at, padding), True)
     adds = scattered.target in ADDING or scattered.target in PUTS and scattered.args[3:4] == (True,)
-    if not adds or scattered.kwargs or not _is_zero(scattered.args[0]):
+    if not adds or scattered.kwargs or not is_zero(scattered.args[0]):
         return None
     return scattered.target, (other, *scattered.args[1:])
 
@@ -65,7 +65,7 @@ def _without(graph: fx.Graph, node: fx.Node, g: fx.Node, at: fx.Node, padding: i
     return call_before(graph, node, aten.where.self, (kept, g, zero), spec)
 
 
-def _is_zero(node: object) -> bool:
+def is_zero(node: object) -> bool:
     """Whether a node is a tensor of zeros."""
     if not isinstance(node, fx.Node) or node.target not in ZEROS:
         return False

@@ -16,6 +16,7 @@ from .pass_list import JOINT_PASSES
 from .patches import take_pixels
 from .row_attention import take_row_attentions
 from .row_products import take_row_products
+from .sorted_sums import sort_sums
 from .stream_layouts import lay_out_streams
 
 GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie")
@@ -23,6 +24,7 @@ GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
 GPU_PASSES = (
     on_graph(choose_flex, "first: what it replaces is no work for the others"),
     on_graph(split_long_scans),
+    on_graph(sort_sums),
     on_graph(expand_thin_products, "before what chooses libraries for products"),
     on_graph(take_pixels, "before the same: what it makes are products"),
     on_graph(take_row_attentions),
