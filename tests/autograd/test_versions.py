@@ -361,3 +361,48 @@ def test_text(name: str) -> None:
             y.sum().backward()
         said.append(str(error.value))
     assert said[0] == said[1]
+
+
+def pieces_by(take: Callable) -> Callable:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        base = x * 2
+        first, second = take(base)[:2]
+        base.add_(1)
+        return first + second
+
+    return f
+
+
+def made_before_gradients(x: torch.Tensor) -> torch.Tensor:
+    base = x.detach().clone()
+    first, second = base.split(3)
+    base.mul_(x.sum())
+    return first + second
+
+
+def made_without_gradients(x: torch.Tensor) -> torch.Tensor:
+    base = x * 2
+    with torch.no_grad():
+        part = base[1:]
+    base.add_(1)
+    return part + 1
+
+
+REFUSED = {
+    "unbind": pieces_by(lambda b: b.unbind(0)),
+    "chunk": pieces_by(lambda b: b.chunk(2)),
+    "split": pieces_by(lambda b: b.split(3)),
+    "before gradients": made_before_gradients,
+    "without gradients": made_without_gradients,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_view_that_must_not_be_used(name: str, capfd: pytest.CaptureFixture) -> None:
+    """What it views was written: autograd refuses its use, in the code after the region as well."""
+    said = []
+    for g in (REFUSED[name], bytejit.compile(REFUSED[name])):
+        with pytest.raises(RuntimeError, match="has been modified inplace") as error:
+            g(torch.arange(6.0, requires_grad=True))
+        said.append(str(error.value))
+    assert said[0] == said[1] and "fault" not in capfd.readouterr().err

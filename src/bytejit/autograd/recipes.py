@@ -13,6 +13,7 @@ from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import Outputs, counts_apart, out_of
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
+from bytejit.common.gradients import refused
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake
 
@@ -93,6 +94,8 @@ class Results:
         return self.known[id(x)]
 
     def of_tensor(self, x: Fake) -> Recipe:
+        if refused(x):
+            raise CannotNormalise("an output is a view that autograd refuses to use: what it views was written")
         root = x.bound.root
         if is_made_leaf(x) and root.index is None and len(self.shown[root]) == sum(y is x for y in self.flat) == 1:
             return MadeLeaf(self.other(out_of(self.rec, self.found, x)).index)

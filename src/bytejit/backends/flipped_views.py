@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.mutation import RESHAPING
+from bytejit.common.gradients import refused
 from bytejit.common.graph_calls import FLIPS, called_name
 from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
@@ -101,7 +102,7 @@ def chain_of(n: fx.Node) -> list[fx.Node]:
 
 def is_piece(value: object) -> bool:
     """Whether a result is one of several views that were made together, into which autograd refuses writes."""
-    if type(value) is not Fake or not value.requires_grad or not value._is_view():
+    if type(value) is not Fake or not value.requires_grad or not value._is_view() or refused(value):
         return False
     return torch._C._autograd._get_creation_meta(value) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 

@@ -95,3 +95,13 @@ def spent(x: torch.Tensor) -> torch.Tensor:
 
 
 BACKWARD = frozenset((gradients, leaf_gradients))
+
+
+def refused(x: torch.Tensor) -> bool:
+    """Whether autograd refuses any use of a view: what it is a view of was written behind it, and it was made by `split`,
+    `chunk` or `unbind`, or without gradients."""
+    try:
+        _ = x.grad_fn
+    except RuntimeError:
+        return True
+    return False
