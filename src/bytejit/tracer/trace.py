@@ -34,6 +34,7 @@ from bytejit.tracer.objects.identities import add_key_guards
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 from bytejit.tracer.torch.storage_offsets import guard_views_by_offset
+from bytejit.tracer.torch.tensor_class import look_up_operators
 
 from .assembly import new_tracer
 from .region import let_go, run_region
@@ -235,6 +236,7 @@ def add_last_guards(t: Tracer) -> None:
     for lazy in t.fetched:
         if lazy.var is None and lazy.source is not None:
             t.guards.add("PRESENT", lazy.source)
+    look_up_operators(t)
     for cls, lookups in class_facts.guards_of_lookups(t.cannot_change):
         t.guards.add("CLASS", KnownSource.of(cls), lookups)
 

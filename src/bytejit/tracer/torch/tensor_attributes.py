@@ -16,6 +16,7 @@ from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, Known, Lazy, MethodVar, TensorVar, Var, is_object
+from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.torch.conjugate_views import is_read_conjugated, is_read_negated
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
@@ -54,6 +55,7 @@ class TensorAttributes(Component):
             if name == "grad_fn" and v.source is not None:
                 return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.origin, "grad_fn"))
             raise Break(f"a tensor's {name}")
+        class_lookup(torch.Tensor, name)
         found = torch.Tensor.__dict__.get(name)
         if found is None:
             found = getattr(torch.Tensor, name, None)
