@@ -84,3 +84,14 @@ def _dual(f, x):
 def test_forward_mode_around(x):
     """Forward-mode differentiation (dual tensors) of a compiled function"""
     return x.sin() * x
+
+
+def _jit_traced(f, x):
+    made = torch.jit.trace(f, x, check_trace=False)
+    return f(x), made(x[:2] * 3), torch.jit.trace(f, x, check_trace=False)(x[:3] + 1), f(x)
+
+
+@case(F(4, 3), drive=_jit_traced)
+def test_jit_trace_around(x):
+    """torch.jit.trace of a compiled function, before and after it was compiled, traces the program's operations"""
+    return (x.sin() * x.shape[0]).sum(0)

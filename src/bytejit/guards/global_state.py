@@ -30,6 +30,7 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "dispatch_modes": (_C._len_torch_dispatch_stack, "{f}()"),
     # vmap, torch.func.grad: a plain type hides wrappers
     "functorch_level": (_C._functorch.maybe_current_level, "{f}()"),
+    "jit_tracing": (_C._is_tracing, "{f}()"),  # torch.jit.trace, with which torch.onnx and tensorboard look at models
     "forward_ad_level": (lambda: _AD._current_level, "_AD._current_level"),
     "default_dtype": (torch.get_default_dtype, "{f}()"),
     "deterministic": (_C._get_deterministic_algorithms, "{f}()"),
@@ -54,6 +55,7 @@ ALWAYS = (
     "function_modes",
     "dispatch_modes",
     "functorch_level",
+    "jit_tracing",
     "forward_ad_level",
     "default_dtype",
     "deterministic",

@@ -70,6 +70,8 @@ def watched() -> str:
         return "an active TorchDispatchMode"
     if torch._C._functorch.maybe_current_level() is not None:
         return "a function transform (torch.func, torch.vmap) around the call"
+    if torch._C._is_tracing():
+        return "torch.jit.trace around the call"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation around the call"
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # compiling waits for the device
