@@ -15,7 +15,7 @@ from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.graph_modules import module_of
 from bytejit.common.overriding import is_composed, overrides
 from bytejit.common.saved_tensors import unhooked
-from bytejit.common.where import Where
+from bytejit.common.where import Where, where_of
 from bytejit.fake.tensor import was_written
 from bytejit.guards.conditions import Distinct
 from bytejit.guards.guard_set import GuardSet
@@ -104,7 +104,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
         try:
             stop = run_region(t)
             if stop.cause is None:
-                stop.cause, stop.where, stop.depth = cause, where, depth
+                stop.cause, stop.where, stop.depth = cause, where or place_of(t, stop), depth
             found = finish(t, job, stop, compiled_callee)
             found.callee_works = met > found.ops
             if t.hysteresis.fits_call():
@@ -131,6 +131,13 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
         if stop_at <= 1:
             return nothing(t, cause, where)
     return nothing(t, cause, where)
+
+
+def place_of(t: Tracer, stop: Stop) -> Where | None:
+    """The line of the function where the region ends before what cannot leave it; None where it does not."""
+    if stop.snapshot is None:
+        return None
+    return where_of(t.root_frame.code, t.root_frame.decoded.ins[stop.snapshot.ip].offset)
 
 
 def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
