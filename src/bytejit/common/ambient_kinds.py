@@ -305,6 +305,7 @@ _SETTABLE = {
     "autocast nesting",
     "attention",
     "saved tensors hooks",
+    "warnings",
     *(f"autocast {device}" for device in _DEVICES),
 }
 SET_BY_EXITS = tuple(kind for kind in KINDS if kind.name in _SETTABLE)

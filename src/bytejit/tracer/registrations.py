@@ -19,6 +19,7 @@ from bytejit.tracer.builtins import (
     sequences,
     sets,
     types,
+    warning_filters,
 )
 from bytejit.tracer.objects import caching, classes, library, raising
 from bytejit.tracer.opcodes import arithmetic, build, call, imports, iteration, stack

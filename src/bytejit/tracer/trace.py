@@ -327,7 +327,7 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
 
 def kinds_left(t: Tracer, replay: SideEffectReplay) -> tuple[ambient_kinds.Kind, ...]:
     """The kinds of ambient state that the region's graph or exit sets."""
-    return ambient_kinds.SET_BY_EXITS if t.state_first or t.region or replay.kinds_entered() else ()
+    return ambient_kinds.SET_BY_EXITS if t.state_first or t.region or t.deferred.filtered or replay.kinds_entered() else ()
 
 
 def effects_of(t: Tracer) -> tuple[str, ...]:

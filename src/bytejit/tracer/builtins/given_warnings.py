@@ -33,6 +33,7 @@ def warn(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         category = UserWarning if t.type_of(named) is NoneType else t.class_of(named, "warnings.warn with these arguments")
     if not is_plain(t, category) or not (cls is str or issubclass(cls, Warning)):
         raise Break("a warning whose text is made by the program, or of no such class")
+    check_written(t)
     state = given_warnings.manner()
     if state == given_warnings.OTHERWISE:
         raise Break("a warning that may be an error, or is shown by the program")
@@ -41,6 +42,12 @@ def warn(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.deferred.recorded |= state == given_warnings.RECORDED
     t.deferred.defer(NoneType, place(t, given.get("stacklevel")), [message, t.values.constant(category)])
     return NONE
+
+
+def check_written(t: Tracer) -> None:
+    """Raises: Break where the region has set what the module `warnings` holds: the exit writes that after its calls."""
+    if id(vars(warnings)) in t.effects.globals_written:
+        raise Break("a warning, or a filter of them, in a region that has changed the module warnings")
 
 
 def is_plain(t: Tracer, category: type) -> bool:

@@ -30,6 +30,10 @@ class DeferredCalls(Component):
         super().__init__(t)
         self.early = 0  # of these calls, those that are made before the graph (sizes/drawn.py)
         self.warns = self.recorded = False  # whether some give warnings, recorded in a list (builtins/given_warnings.py)
+        self.filtered = False  # whether some change which warnings are given (builtins/warning_filters.py)
+        # blocks of warnings.catch_warnings that are open, and NONE for a change that stays; those that were left
+        self.filters: list[Var] = []
+        self.left: list[Var] = []
 
     @property
     def count(self) -> int:

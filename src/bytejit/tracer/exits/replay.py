@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -30,6 +31,8 @@ class SideEffectReplay(Reconstruction):
                 raise CannotReconstruct("a tensor with a hook, changed afterwards,", v.step)
             if self.t.deferred.recorded and given_warnings.gives(v.function) and id(given_warnings.record()) in self.t.by_id:
                 raise CannotReconstruct("a warning, whose record the region reads,", v.step)
+            if self.t.deferred.filtered and id(warnings.filters) in self.t.by_id:
+                raise CannotReconstruct("a change of the filters of warnings, which the region reads,", v.step)
             inside = self.many(v.args)
             self.lines.append(f"{self.new_name(v)} = {self.bind(v.function)}({inside})")
         texts = [self.value(v) for v in values]
@@ -37,7 +40,15 @@ class SideEffectReplay(Reconstruction):
         if writes and self.t.locked:
             locks = dict.fromkeys(self.at.source(v.origin) for v in self.t.locked)
             writes = [f"with {', '.join(locks)}:", *("    " + e for e in writes)]
-        return "\n".join([*self.lines, *writes, *left])
+        found = "\n".join([*self.lines, *writes, *left])
+        return found if not self.t.deferred.filtered else self.putting_filters_back(found)
+
+    def putting_filters_back(self, statements: str) -> str:
+        """The statements, which change the filters of warnings: cut short, the filters are those of before."""
+        kinds = self.bind(tuple(kind for kind in ambient_kinds.KINDS if kind.name == "warnings"))
+        inside = "\n".join("    " + line for line in statements.splitlines())
+        begin = f"filters = {self.bind(ambient.capture)}({kinds})\ntry:\n"
+        return f"{begin}{inside}\nexcept BaseException:\n    filters.restore()\n    raise"
 
     def effects(self) -> list[str]:
         """Writes to objects from outside. Values are computed into `lines` before any write."""

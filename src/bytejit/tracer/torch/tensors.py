@@ -53,7 +53,7 @@ from . import conjugate_views
 from .float_parameters import as_floats
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
-from .warned import say
+from .warned import heard, say
 
 NEEDS_DATA = {
     "item",
@@ -219,17 +219,17 @@ class Tensors(Component):
     def run_fake(self, fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """fn(*args, **kwargs) on fakes. Raises: NeedsValue, Break."""
         try:
-            if self.t.composed_tensors.met and any(True for _ in composed_in((args, kwargs))) or type(fn) is PackedCall:
-                return self.t.composed_tensors.run(fn, args, kwargs)
-            if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
-                return self.t.size_inference.run_symbolic(fn, args, kwargs)
-            with self.t.fake_mode:
-                said = infer_sized(fn, args, kwargs)
-                fn = composite_of(fn, args, kwargs) or fn
-                if said is not None or not isinstance(fn, types.FunctionType):
-                    return fn(*args, **kwargs) if said is None else said[1]
-                with warnings_to(partial(say, self.t)):
-                    return fn(*args, **kwargs)
+            with heard(self.t):
+                if self.t.composed_tensors.met and any(True for _ in composed_in((args, kwargs))) or type(fn) is PackedCall:
+                    return self.t.composed_tensors.run(fn, args, kwargs)
+                if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
+                    return self.t.size_inference.run_symbolic(fn, args, kwargs)
+                with self.t.fake_mode:
+                    said, fn = infer_sized(fn, args, kwargs), composite_of(fn, args, kwargs) or fn
+                    if said is not None or not isinstance(fn, types.FunctionType):
+                        return fn(*args, **kwargs) if said is None else said[1]
+                    with warnings_to(partial(say, self.t)):
+                        return fn(*args, **kwargs)
         except DataDependent as e:
             raise NeedsValue(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
         except NoFake as e:

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 
 
 def say(t: Tracer, message: Any, category: type[Warning]) -> None:
     """Give a warning as often as Python's filters allow. Raises: the warning, where a filter makes it an error."""
+    if t.deferred.filters:
+        raise Break("an operation that warns, where the program has changed which warnings are given")
     where, registry = t.tensors.where(), t.tensors.users_frame().globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, where.file, where.line, registry=registry)
+
+
+@contextmanager
+def heard(t: Tracer) -> Iterator[None]:
+    """Around an operation that is traced. Raises: Break where it warns, and the program has changed which warnings are given."""
+    if not t.deferred.filters:
+        yield
+        return
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        yield
+    if given:
+        say(t, given[0].message, given[0].category)
