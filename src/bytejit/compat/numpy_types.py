@@ -79,6 +79,11 @@ def draws() -> Iterator[tuple[Callable, int]]:
             yield getattr(numpy.random, name).__func__, most
 
 
+def seeds() -> tuple[Callable, ...]:
+    """The function that sets the seed of the generator of numpy.random's functions."""
+    return () if numpy is None else (numpy.random.seed,)
+
+
 def is_shared_generator(obj: Any) -> bool:
     """Whether it is the generator of numpy.random's functions."""
     return numpy is not None and obj is getattr(numpy.random.random, "__self__", None)

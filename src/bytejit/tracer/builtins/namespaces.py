@@ -1,4 +1,5 @@
-"""Models of the builtins that give the names of an object or of a frame: vars, globals, locals; eval of a text without names."""
+"""Models of the builtins that give the names of an object or of a frame: vars, dir, globals, locals; eval of a text without
+names."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import builtins
 import types
 import warnings
 
+from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE, MRO, NAMESPACE
 from bytejit.guards.sources import Scope
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, DictVar, Known, Var
+from bytejit.tracer.core.values import NULL, DictVar, InstanceVar, Known, SeqVar, Var
+from bytejit.tracer.objects.class_facts import class_lookup
 
 
 @models(builtins.vars)
@@ -21,6 +24,41 @@ def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if (found := t.attributes.getattr(args[0], "__dict__", NULL)) is NULL:
         raise t.raised(TypeError("vars() argument must have __dict__ attribute"))
     return found
+
+
+@models(builtins.dir)
+def dir_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The names of an instance or a class, all of which are guarded. Raises: Break for other objects."""
+    v = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(v, InstanceVar) and not (type(v) is Known and isinstance(v.obj, type)):
+        raise Break("a call of dir")
+    cls = t.type_of(v)
+    method = class_lookup(cls, "__dir__")[0]
+    if isinstance(method, types.FunctionType):
+        return t.calls.call_python(sorted, [t.calls.call(t.attributes.special(v, "__dir__"), [], {})])
+    names: set[object] = set()
+    if isinstance(v, InstanceVar) and method is object.__dir__ and class_lookup(cls, "__class__")[1] is object:
+        if v.ns is not None:
+            t.values.complete(v.ns)
+            names |= {t.const(key) for key, _ in v.ns.items.values()}
+    elif isinstance(v, InstanceVar) or method is not type.__dir__:
+        raise Break("a call of dir")
+    for c in MRO(cls if isinstance(v, InstanceVar) else v.obj):
+        names |= _names_in(t, c)
+    if any(type(name) is not str for name in names):
+        raise Break("dir() where a name is no string")
+    return SeqVar([t.values.constant(name) for name in sorted(map(str, names))], list)
+
+
+def _names_in(t: Tracer, cls: type) -> set[object]:
+    """The names in a class's own namespace."""
+    if not FLAGS(cls) & HEAP_TYPE:  # it cannot change
+        return set(NAMESPACE(cls))
+    space = t.values.real(t.attributes.getattr(Known(cls), "__dict__"))
+    if not isinstance(space, DictVar):
+        raise Break(f"the namespace of {cls.__name__}")
+    t.values.complete(space)
+    return {t.const(key) for key, _ in space.items.values()}
 
 
 @models(builtins.globals)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _random
 import random
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from bytejit.compat import numpy_types
@@ -18,7 +19,7 @@ from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.tracer import Tracer
 
 from .signals import Break
-from .values import DeferredVar, FuncVar, InstanceVar, Known, Var, expect
+from .values import NONE, DeferredVar, FuncVar, InstanceVar, Known, SymVar, Var, expect
 
 ARITHMETIC = {"add", "sub", "mul"}  # cannot raise for floats
 
@@ -90,6 +91,35 @@ _draw_int(random.Random.randrange, 1, 3)
 _draw(_random.Random.random, 0)
 for _method, _most in numpy_types.draws():
     _draw(_method, _most)
+
+
+def fits(seed: Var) -> bool:
+    """Whether NumPy takes a seed. Of a number that changes that is a condition."""
+    number = seed.value if type(seed) is SymVar else seed.obj if isinstance(seed, Known) else -1
+    return bool(0 <= number and number < 2**32)
+
+
+def _seed(method: Callable, bound: bool) -> None:
+    """What sets a generator's seed: a method of the generator, or a function."""
+
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        of, given = (args[:1], args[1:]) if bound else ([], args)
+        if bound and not (isinstance(of[0], InstanceVar) and of[0].source is not None and of[0].cls is random.Random):
+            return t.calls.inline(expect(t.values.constant(method), FuncVar), args, kwargs)
+        if kwargs or len(given) != 1 or t.type_of(given[0]) is not int or not (bound or fits(given[0])):
+            raise Break(f"a call of {method.__name__} with these arguments")
+        t.deferred.warns = True  # from here on, code of the program's in the graph may draw
+        t.deferred.defer(NoneType, method, [*of, given[0]])
+        return NONE
+
+    SEEDS.append(method)
+    MODELS[method] = run
+
+
+SEEDS: list[Callable] = []
+_seed(random.Random.seed, True)
+for _method in numpy_types.seeds():
+    _seed(_method, False)
 
 
 @models(random.random)

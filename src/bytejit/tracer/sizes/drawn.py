@@ -15,6 +15,7 @@ from bytejit.guards.source import Source
 from bytejit.guards.sources import Drawn, KnownSource
 from bytejit.runtime.early_draws import Draw, peeked
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.deferred_calls import SEEDS
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DeferredVar, InstanceVar, Known, SymVar, Var, expect
@@ -43,6 +44,8 @@ class DrawnNumbers(Component):
             self._take(v, made)
             return made
         for other in list(self.t.deferred_calls):  # those before it come first
+            if any(other.function is seed for seed in SEEDS):
+                raise Break("a random number used in the region, after a generator's seed was set")
             if other is v or self.generator_of(other) is generator:
                 self._take(other, self._drawn(other, generator))
             else:

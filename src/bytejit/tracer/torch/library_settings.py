@@ -51,7 +51,9 @@ OTHERS = {
 }
 
 
-def _asked(function: Callable, setter: Callable | None = None) -> None:
+def asked(function: Callable, setter: Callable | None = None) -> None:
+    """Models a question without effects: its answer is guarded. setter: what sets it, if the region may."""
+
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if (set_here := t.effects.state_set.get((setter, None))) is not None:
@@ -102,10 +104,10 @@ _PAIRS = _pairs()
 _SETTERS = {getter: setter for setter, getter in _PAIRS.items()}
 for _name in dict.fromkeys((*GETTERS, *SWITCHES.values(), *OTHERS.values())):
     if hasattr(_C, _name):  # versions of torch differ in which they have
-        _asked(getattr(_C, _name), _SETTERS.get(getattr(_C, _name)))
+        asked(getattr(_C, _name), _SETTERS.get(getattr(_C, _name)))
 for _setter, _getter in _PAIRS.items():
     _set(_setter, _getter, _setter.__name__ in SWITCHES)
-_asked(torch.get_num_threads)
+asked(torch.get_num_threads)
 
 
 @models(torch.use_deterministic_algorithms)

@@ -1,10 +1,12 @@
-"""Questions about the machine and torch's build: `torch.cuda.get_device_capability(x.device)`. The answers are constants.
+"""Questions about the machine and torch's build: `torch.cuda.get_device_capability(x.device)`. The answers are constants. What
+the system says of the process is guarded.
 
 Answers about a GPU that is not named by its index are those of the current one, which is guarded.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -12,6 +14,8 @@ import torch
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Var
+
+from .library_settings import asked
 
 _C = torch._C
 OF_THE_MACHINE: list[Callable] = [
@@ -52,3 +56,5 @@ for _function in OF_THE_MACHINE:
     _constant(_function, ())
 for _function in OF_A_GPU:
     _constant(_function, ("cuda_device",))
+for _function in (os.getpid, os.cpu_count):
+    asked(_function)

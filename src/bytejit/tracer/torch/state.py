@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, NoReturn
 
 import torch
@@ -214,6 +215,22 @@ def manual_seed(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
     t.effects.mutations += 1
     return t.values.wrap(torch.default_generator, KnownSource.of(torch.default_generator), guard=False)
+
+
+def _seed_without_gpus(function: Callable) -> None:
+    """Models what notes a seed for GPUs, where there are none: nothing reads the note."""
+
+    @models(function)
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if len(args) != 1 or kwargs or t.type_of(args[0]) is not int:
+            raise Break(f"torch.cuda.{function.__name__} with these arguments")
+        t.deferred.defer(NoneType, function, args)
+        return NONE
+
+
+if not torch.cuda.is_available():
+    _seed_without_gpus(torch.cuda.manual_seed)
+    _seed_without_gpus(torch.cuda.manual_seed_all)
 
 
 @models(torch.is_tensor)
