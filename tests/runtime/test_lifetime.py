@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import weakref
@@ -407,3 +408,39 @@ def test_code_whose_objects_keep_dying_stops_at_a_limit(times: int, most: int) -
         for _ in range(40):
             step()
     assert len(seen) == most
+
+
+@pytest.mark.parametrize("times, most", [(1, 3), (3, 8)])
+@pytest.mark.parametrize("kind", ["class", "named tuple", "function"])
+def test_classes_made_in_each_call_stop_early(kind: str, times: int, most: int) -> None:
+    """Entries are of a class that no later call has. Where they fit several times in their call, the limit
+    holds as ever."""
+    seen: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
+        seen.append(1)
+        return gm.forward
+
+    def made() -> object:
+        if kind == "named tuple":
+            return collections.namedtuple("Pair", "factor other")(2.0, 1)
+
+        class Made(torch.autograd.Function if kind == "function" else object):  # type: ignore[misc]
+            factor = 2.0
+
+            @staticmethod
+            def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+                return x * 2.0
+
+        return Made() if kind == "class" else Made
+
+    def f(x: torch.Tensor, it: object) -> torch.Tensor:
+        return it.apply(x) if kind == "function" else x * it.factor
+
+    compiled, x, kept = bytejit.compile(f, backend=backend), torch.ones(2), []
+    with pytest.warns(RuntimeWarning, match=f"compiled {most} times"):
+        for _ in range(20):
+            kept.append(it := made())
+            for _ in range(times):
+                assert torch.equal(compiled(x, it), x * 2)
+    assert most <= len(seen) <= 2 * most  # at the function's start, and at a site behind it

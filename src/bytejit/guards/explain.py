@@ -17,7 +17,7 @@ from .equality import same
 from .global_state import GlobalState
 from .guard_set import Guard
 from .item_sources import TupleItem
-from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
+from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR, TYPE_IS
 from .sources import Attr, Ref, Source, SourcePrinter, TensorSize, TensorStride
 from .tensor_checks import TensorCheck
 
@@ -45,6 +45,26 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
         if not holds:
             return (_one_object(guard, frame) if guard.kind == DISTINCT else _explain(guard, value)) + _line(guard)
     return "no guard fails"
+
+
+def fails_by_class(params: list[str], rows: list[Guard], args: tuple) -> bool:
+    """Whether the first guard that fails wants a class, or an instance of it, and there is another of the same name: the program
+    has made it anew."""
+    frame = dict(zip(params, args))
+    for guard in rows:
+        if _fits(guard, frame):
+            continue
+        wanted = guard.value.get() if isinstance(guard.value, Ref) else guard.value
+        if guard.kind not in (TYPE_IS, ID_IS) or not isinstance(wanted, type):
+            return False
+        at = SourcePrinter()
+        try:
+            value = eval(guard.source.expr(at), {**at.env, **frame})
+        except Exception:  # not there any more
+            return False
+        found = type(value) if guard.kind == TYPE_IS else value
+        return isinstance(found, type) and (found.__module__, found.__qualname__) == (wanted.__module__, wanted.__qualname__)
+    return False
 
 
 def _is_dead(guard: Guard) -> bool:

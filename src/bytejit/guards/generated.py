@@ -39,7 +39,7 @@ from bytejit.common.profiling import FLAG_TEXT
 from bytejit.runtime.entry import Args, Entry
 
 from .entry_printer import EntryPrinter, count_uses, guarded_types, ordered
-from .explain import changed_numbers, explain_failure
+from .explain import changed_numbers, explain_failure, fails_by_class
 from .guard_set import Guard, GuardSet
 from .kinds import GLOBAL_STATE, ID_IS, KINDS, TENSOR
 from .native_checker import CHECKER
@@ -66,6 +66,10 @@ class GuardedEntry(Entry):
     def explain_failure(self, args: Args) -> str:
         """The first guard that fails on these arguments, with the value seen; "no guard fails" when all hold."""
         return explain_failure(self._params, self._ordered, args)
+
+    def fails_by_class(self, args: Args) -> bool:
+        """Whether it fits but for a class that the program has made anew."""
+        return fails_by_class(self._params, self._ordered, args)
 
     def changed_numbers(self, args: Args) -> dict[Hashable, int]:
         """The sources of sizes, strides, ints and floats that differ from what the guards have; each with the size above 1

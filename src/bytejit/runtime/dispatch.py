@@ -82,7 +82,7 @@ class SiteState:
     """
 
     __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles", "died", "in_vain",
-                 "wanted", "unloadable", "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
+                 "counts", "wanted", "unloadable", "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
 
     def __init__(self, rewritten: Rewritten, point: Point, compile: Compile, sites: Sites | None = None) -> None:
         if not point.site:
@@ -96,6 +96,7 @@ class SiteState:
         self.misses = self.compiles = 0
         self.died = 0  # entries that were removed
         self.in_vain = 0  # of these the last ones, which had fit in one call each
+        self.counts = False  # whether new entries count how often they fit
         self.wanted = ""  # the module that is to be loaded before the next attempt to compile
         self.unloadable: frozenset[str] = frozenset()  # modules that could not be loaded
         self._cell = rewritten.cells[point.id]
@@ -178,7 +179,7 @@ class SiteState:
         with self._lock:
             self._cell.clear()
             self.entries, self.frozen, self._last, self._next = (), False, None, None
-            self.died = self.in_vain = 0
+            self.died, self.in_vain, self.counts = 0, 0, False
             self._asked = self.entries
 
     def own(self, args: Args) -> Exit:
@@ -230,7 +231,7 @@ class SiteState:
                 if entry is None and self.sites is not None:
                     self.sites.arm_after(self.point.id)
                 return None
-            if self.died and not entry.negative:
+            if (self.died or self.counts) and not entry.negative:
                 entry.count_runs()
             self.add(entry)
             return entry

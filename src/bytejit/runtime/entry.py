@@ -114,6 +114,10 @@ class Entry:
         that it had, or 0."""
         return {}
 
+    def fails_by_class(self, args: Args) -> bool:
+        """Whether it fits but for a class that the program has made anew."""
+        return False
+
     def dead_objects(self) -> Iterable[Hashable]:
         """Sources of objects that the guards know by identity, and that have died."""
         return ()

@@ -17,7 +17,8 @@ from .live_values import modules_among
 from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
-LEAST_ENTRIES = 3  # entries with which it is known that a number which changes cannot be a symbol
+# entries with which it is known that a number which changes cannot be a symbol, or that a class is made anew in each call
+LEAST_ENTRIES = 3
 # a site makes at most this multiple of it, of which objects may have died that the code was compiled for; fewer where the last
 # recompile_limit of them fit in one call each: the object is made anew in each call
 MADE_LIMIT = 32
@@ -80,6 +81,12 @@ class Recompiles:
             state.freeze()
             self._too_many(state, state.died + len(entries), "objects that it was compiled for died")
             return False
+        if not modules and alike and all(e.fails_by_class(args) for e in alike):
+            state.counts = True
+            if state.in_vain + sum(bool(e.of_one_call) for e in alike) >= LEAST_ENTRIES - 1:
+                state.freeze()
+                self._too_many(state, state.died + len(alike))
+                return False
         if len(alike) < limit and len(entries) < limit * MODULES_LIMIT:
             return True
         if modules and len(entries) < limit * MODULES_LIMIT:
