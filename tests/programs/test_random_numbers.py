@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.compat import numpy_types
 
 LINEAR = torch.nn.Linear(3, 3)
 
@@ -277,3 +278,73 @@ def test_a_branch_on_what_rand_draws(limit, breaks) -> None:
             given.append((each(x), torch.get_rng_state()))
         assert all(map(torch.equal, *given))
     assert bool(bytejit.counters["breaks"]) == breaks
+
+
+def mixed(x: torch.Tensor) -> tuple:
+    """Mixup, as it is written: a number that is drawn is used twice."""
+    lam = np.random.beta(0.4, 0.4)
+    other = random.gauss(0.0, 1.0)
+    at = torch.randperm(len(x))
+    return lam * x + (1 - lam) * x[at], (other - 2) * x * other, lam
+
+
+def drawn(x: torch.Tensor) -> tuple:
+    """Numbers of many kinds, which nothing uses."""
+    of_numpy = [getattr(np.random, name)(*(0.3, 0.5, 0.9)[:most]) for name, most in numpy_types.DRAWS]
+    r = random
+    of_python = r.gauss(0, 1), r.gauss(0.0, 2), r.betavariate(1, 2), r.triangular(), r.normalvariate(1, 2), r.expovariate(2)
+    more = r.gammavariate(1, 2), r.lognormvariate(0, 1), r.paretovariate(2), r.vonmisesvariate(0, 1), r.weibullvariate(1, 2)
+    return x + 1, of_numpy, of_python, more
+
+
+def refused(x: torch.Tensor) -> tuple:
+    """Arguments that raise, some of them when numbers are drawn already; sizes."""
+    said: list = []
+    for draw in (
+        lambda: np.random.beta(-1, 1),
+        lambda: np.random.normal(0, -1),
+        lambda: np.random.beta(1),
+        lambda: random.gauss("a", 1),  # type: ignore[arg-type]
+        lambda: random.betavariate(0, 0),
+        lambda: np.random.normal(0, 1, 2).tolist(),
+    ):
+        try:
+            said.append(draw())
+        except Exception as e:
+            said.append((type(e).__name__, str(e)))
+    return x + 1, said
+
+
+class Halves(random.Random):
+    def random(self) -> float:
+        return 0.5
+
+
+def own(x: torch.Tensor) -> tuple:
+    """Generators of the program's, one of a class with a method of its own."""
+    a, b = GENERATORS
+    return x * a.gauss(0, 1) + b.betavariate(2, 3) * x, b.gauss(0, 1), a.random()
+
+
+GENERATORS = (random.Random(3), Halves(3))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("f, whole", [(mixed, True), (drawn, True), (refused, False), (own, False)])
+def test_draws_of_many_kinds(f: Callable, whole: bool, backend: str) -> None:
+    compiled, x, found = bytejit.compile(f, backend=backend, fullgraph=whole), torch.arange(4.0), []
+    for each in (f, compiled):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        for g in GENERATORS:
+            g.seed(1)
+        said = [each(x) for _ in range(4)]
+        found.append((said, random.random(), np.random.rand(), torch.rand(1), [g.random() for g in GENERATORS]))
+    wanted, got = found
+    torch.testing.assert_close(
+        [[a for a in r if type(a) is torch.Tensor] for r in got[0]],
+        [[a for a in r if type(a) is torch.Tensor] for r in wanted[0]],
+    )
+    plain = lambda r: [a for a in r if type(a) is not torch.Tensor]  # noqa: E731
+    assert list(map(plain, got[0])) == list(map(plain, wanted[0])) and got[1:] == wanted[1:]

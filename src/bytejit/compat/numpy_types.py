@@ -72,11 +72,24 @@ def namespaces() -> Iterator[dict[str, Any]]:
         yield from (space for _, space in named_namespaces())
 
 
+DRAWS = (
+    *(("beta", 2), ("chisquare", 1), ("exponential", 1), ("f", 2), ("gamma", 2), ("gumbel", 2), ("laplace", 2), ("logistic", 2)),
+    *(("lognormal", 2), ("normal", 2), ("pareto", 1), ("power", 1), ("rand", 0), ("randn", 0), ("random", 0)),
+    *(("random_sample", 0), ("rayleigh", 1), ("standard_cauchy", 0), ("standard_exponential", 0), ("standard_gamma", 1)),
+    *(("standard_normal", 0), ("standard_t", 1), ("triangular", 3), ("uniform", 2), ("vonmises", 2), ("wald", 2), ("weibull", 1)),
+)
+
+
 def draws() -> Iterator[tuple[Callable, int]]:
     """The methods of a random generator that return floats, each with the greatest number of its arguments that are numbers."""
     if numpy is not None:
-        for name, most in (("uniform", 2), ("normal", 2), ("random", 0), ("rand", 0), ("randn", 0), ("random_sample", 0)):
+        for name, most in DRAWS:
             yield getattr(numpy.random, name).__func__, most
+
+
+def generator() -> Any:
+    """A new generator, of the class of the one that numpy.random's functions share."""
+    return numpy.random.RandomState(0)
 
 
 def seeds() -> tuple[Callable, ...]:

@@ -64,30 +64,50 @@ def _draw(method: Callable, most: int) -> None:
         numbers = all(isinstance(a, Known) and type(a.obj) in (int, float) for a in args[1:])
         if kwargs or len(args) > most + 1 or not made_outside or not numbers:
             raise Break(f"random numbers of {method.__name__} with these arguments")
+        if method is not _random.Random.random:
+            _try(t, method, numpy_types.generator(), args[1:])
         return t.deferred.defer(float, method, list(args))
 
     MODELS[method] = run
 
 
-def _draw_int(method: Callable, least: int, most: int) -> None:
-    """A method of Python's generator that gives an int; its arguments are ints. It loops until a number is small enough."""
+def _try(t: Tracer, method: Callable, generator: Any, args: list[Var]) -> None:
+    """Draw from another generator. Raises: Break where that raises: it may have drawn before."""
+    try:
+        method(generator, *map(t.const, args))
+    except Exception as e:
+        raise Break(f"{method.__name__} raises {type(e).__name__}") from None
+
+
+def _draw_number(method: Callable, kind: type, least: int, most: int) -> None:
+    """A method of Python's generator that gives a number. It may loop until it has drawn one that fits."""
 
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         of, numbers = args[0], args[1:]
         plain = isinstance(of, InstanceVar) and of.source is not None and of.cls is random.Random
         if not plain or kwargs or not least <= len(numbers) <= most:
             return t.calls.inline(expect(t.values.constant(method), FuncVar), args, kwargs)
-        try:
-            method(random.Random(0), *map(t.const, numbers))
-        except Exception as e:
-            raise t.raised(e) from None
-        return t.deferred.defer(int, method, [of, *map(t.values.constant, map(t.const, numbers))])
+        _try(t, method, random.Random(0), numbers)
+        return t.deferred.defer(kind, method, [of, *map(t.values.constant, map(t.const, numbers))])
 
     MODELS[method] = run
 
 
-_draw_int(random.Random.randint, 2, 2)
-_draw_int(random.Random.randrange, 1, 3)
+_draw_number(random.Random.randint, int, 2, 2)
+_draw_number(random.Random.randrange, int, 1, 3)
+for _name, _least, _most in (
+    ("betavariate", 2, 2),
+    ("expovariate", 0, 1),
+    ("gammavariate", 2, 2),
+    ("gauss", 0, 2),
+    ("lognormvariate", 2, 2),
+    ("normalvariate", 0, 2),
+    ("paretovariate", 1, 1),
+    ("triangular", 0, 3),
+    ("vonmisesvariate", 2, 2),
+    ("weibullvariate", 2, 2),
+):
+    _draw_number(getattr(random.Random, _name), float, _least, _most)
 _draw(_random.Random.random, 0)
 for _method, _most in numpy_types.draws():
     _draw(_method, _most)

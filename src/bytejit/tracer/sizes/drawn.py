@@ -64,7 +64,8 @@ class DrawnNumbers(Component):
     def is_number(self, v: Var) -> bool:
         """Whether an operand is a number, drawn or known."""
         v = self.t.values.real(v)
-        return type(v) is DeferredVar and v.kind in (int, float) or isinstance(v, Known) and type(v.obj) in (int, float)
+        drawn = type(v) is SymVar or type(v) is DeferredVar and v.kind in (int, float)
+        return drawn or isinstance(v, Known) and type(v.obj) in (int, float)
 
     def generator_of(self, v: DeferredVar) -> Any:
         """The shared generator that a deferred call draws from; None for other calls. Raises: Break for another generator."""
