@@ -86,3 +86,36 @@ def test_imports_that_load(case, tmp_path, monkeypatch, capsys):
     want = outcomes(source, "as_it_is", files, tmp_path, monkeypatch, lambda f: f, capsys)
     assert outcomes(source, "compiled", files, tmp_path, monkeypatch, ours, capsys) == want
     assert count is None or len(graphs) == count
+
+
+AGAIN = {
+    "import": "import the_module\n return x * the_module.k",
+    "name": "from the_module import k\n return x * k",
+    "by name": "return x * importlib.import_module('the_module').k",
+    "dotted": "import the_module.sub as sub\n return x * sub.k",
+    "submodule": "from the_module import sub\n return x * sub.k",
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_another_module_in_its_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test puts a module of its own into sys.modules, or takes one out"""
+
+    def put(k: float) -> None:
+        module, sub = type(sys)("the_module"), type(sys)("the_module.sub")
+        module.k, module.sub, module.__path__, sub.k = k, sub, [], k + 1
+        monkeypatch.setitem(sys.modules, "the_module", module)
+        monkeypatch.setitem(sys.modules, "the_module.sub", sub)
+
+    space = {"importlib": __import__("importlib")}
+    exec(f"def f(x):\n {AGAIN[name]}", space)
+    f, x = space["f"], torch.ones(2)
+    compiled = bytejit.compile(f, backend="eager")
+    for k in (2.0, 2.0, 3.0, 4.0):
+        put(k)
+        assert torch.equal(compiled(x), f(x))
+    monkeypatch.delitem(sys.modules, "the_module")
+    monkeypatch.delitem(sys.modules, "the_module.sub")
+    for g in (f, compiled):
+        with pytest.raises(ModuleNotFoundError, match="No module named 'the_module"):
+            g(x)

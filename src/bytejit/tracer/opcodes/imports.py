@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from bytejit.common import special_cases
+from bytejit.guards.item_sources import DictItem
+from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, NotLoaded
@@ -33,7 +35,7 @@ def import_name(t: Tracer, f: Frame, ins: Ins) -> None:
     for wanted in (full, *_submodules(full, names or ())):
         if wanted not in sys.modules:
             _load(t, wanted)
-    f.push(t.values.constant(sys.modules[full if names else full.partition(".")[0]]))
+    f.push(_loaded(t, full if names else full.partition(".")[0]))
 
 
 def _submodules(full: str, names: tuple[str, ...]) -> Iterator[str]:
@@ -57,12 +59,24 @@ def _found(name: str) -> bool:
         return False
 
 
+def _loaded(t: Tracer, name: str) -> Var:
+    """A module that is loaded. The program may put another one in its place, as tests do; torch's and Python's own stay."""
+    module = sys.modules[name]
+    if not _is_own(name):
+        t.guard("ID_IS", DictItem(KnownSource.of(sys.modules), name), module)
+    return t.values.constant(module)
+
+
+def _is_own(name: str) -> bool:
+    """Whether a module is one of Python's or torch's: it reads nothing of the program's."""
+    return name.partition(".")[0] in sys.stdlib_module_names or special_cases.TORCH.named(name)
+
+
 def _load(t: Tracer, name: str) -> None:
     """Ask for a module. Raises: NotLoaded; Break."""
     e = t.effects
     changed = e.dirty or e.globals_written or e.classes_written or t.deferred_calls or t.state_first
-    own = name.partition(".")[0] in sys.stdlib_module_names or special_cases.TORCH.named(name)  # reads nothing of the program's
-    if changed and not own or name in t.job.unloadable or not _found(name):
+    if changed and not _is_own(name) or name in t.job.unloadable or not _found(name):
         raise Break(f"an import that loads a module: {name}")
     raise NotLoaded(name)
 
@@ -74,7 +88,7 @@ def import_module(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         raise Break("importlib.import_module with these arguments")
     if name not in sys.modules:
         _load(t, name)
-    return t.values.constant(sys.modules[name])
+    return _loaded(t, name)
 
 
 @handles("IMPORT_FROM")
@@ -85,5 +99,5 @@ def import_from(t: Tracer, f: Frame, ins: Ins) -> None:
         full = f"{module.obj.__name__}.{ins.val}" if isinstance(module, Known) else ""
         if full not in sys.modules:
             raise Break(f"an import that fails or loads a module: {full or ins.val}")
-        found = Known(sys.modules[full])
+        found = _loaded(t, full)
     f.push(found)
