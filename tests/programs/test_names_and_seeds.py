@@ -10,7 +10,9 @@ import warnings
 import numpy as np
 import torch
 
-from .harness import F, I, Turn, case, program
+import bytejit
+
+from .harness import F, Turn, case, program
 
 
 @program(F(4), calls=2, graphs=1)
@@ -95,7 +97,7 @@ def test_process(x):
     return x * 1, os.getpid(), os.cpu_count()
 
 
-@case(F(4), Turn(3, 4, 5, 6), calls=6, graphs=1)
+@case(F(4), Turn(3, 4, 5, 6), calls=6, graphs=None if torch.cuda.is_available() else 1)
 def test_seeds(x, n):
     """A script's seeds, which change"""
     random.seed(n)
@@ -155,3 +157,32 @@ def test_seed_of_an_own_generator():
         return x + 1, a, own.random(), random.random()
 
     return f, lambda: own.getstate()[1][:5]
+
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        print("forward")
+        x.add_(1)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def applies(x):
+    """An autograd function whose forward has effects"""
+    w = torch.ones(4, requires_grad=True)
+    y = Dirty.apply(w * x)
+    return (y * 3).detach(), y.requires_grad
+
+
+test_an_autograd_function_with_effects = case(F(4), calls=2, graphs=2, breaks=True)(applies)
+
+
+def test_an_autograd_function_breaks_once():
+    """torch's own code around its forward does not break again"""
+    bytejit.compile(applies, backend="eager")(torch.ones(4))
+    assert sum(bytejit.counters["breaks"].values()) == 1

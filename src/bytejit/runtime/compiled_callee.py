@@ -21,6 +21,8 @@ RECURRENT = (
     torch.nn.GRU,
     torch.nn.RNN,
 )  # a packed sequence breaks the graph; compiled they would hold one library call
+# Python around a call of torch's C++, which calls the program's forward: compiled it would only break again
+APPLY = getattr(torch.autograd.Function.apply, "__func__").__code__
 MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keeps
 
 
@@ -61,7 +63,7 @@ def stays_whole(callee: object) -> bool:
 
 def _compiled_function(callee: types.FunctionType, owner: CompiledFunction) -> types.FunctionType:
     code = callee.__code__
-    if code in ORIGINALS or special_cases.NO_TENSORS.made(callee) or not_inlined(callee):
+    if code in ORIGINALS or code is APPLY or special_cases.NO_TENSORS.made(callee) or not_inlined(callee):
         return callee
     key = (id(code), id(callee.__globals__))  # the handle keeps both alive
     handle = owner.callees.get(key)
