@@ -9,7 +9,7 @@ import torch
 from bytejit.common.graph_calls import set_data
 from bytejit.common.overriding import is_composed
 from bytejit.fake.rules.core import Meta
-from bytejit.fake.tensor import DataDependent
+from bytejit.fake.tensor import DataDependent, was_written
 from bytejit.guards.sources import Attr, Called, TensorGrad
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
@@ -88,6 +88,8 @@ class TensorAttributes(Component):
             return self._base(v)
         if name == "_has_symbolic_sizes_strides":  # only the fake's are
             return FALSE
+        if name == "_version" and self._is_untouched(v):
+            return self.t.values.memo_lazy(("t", id(v), name), v.real._version, lambda: Attr(v.origin, name))
         if name in SAID_BY_THE_REAL_ONE:
             raise Break(f"a tensor's {name}")
         try:
@@ -99,6 +101,13 @@ class TensorAttributes(Component):
         if isinstance(value, torch.Tensor):
             return self.t.tensors.call_tensor_op(getattr, [v, Known(name)], {})
         return self.t.calls.model(value)
+
+    def _is_untouched(self, v: TensorVar) -> bool:
+        """Whether v is from outside, and the region has written no tensor from outside so far: some may be views of others."""
+        if v.source is None or v.real is None or is_composed(type(v.real)) or v.real.is_inference():
+            return False
+        inputs = [i for i in self.t.inputs if isinstance(i, TensorVar)]
+        return not (any(was_written(i.fake) for i in inputs) or self.t.effects.data_set or self.t.program_operators.reaches)
 
     def guard_history(self, v: TensorVar, leaf: bool) -> None:
         """Guard whether v requires gradients. leaf: also whether it is a leaf. Raises: Break for what is made with gradients off
