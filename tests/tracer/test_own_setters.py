@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import bytejit
 
@@ -128,3 +129,42 @@ def test_objects_are_made_by_what_the_class_has(cls: type) -> None:
         return repr([(f(torch.ones(2), v), list(noted)) for v in (1, 2, 2)])
 
     assert results(bytejit.compile(program, backend="eager")) == results(program)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_a_program_puts_into_nn_module(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of torch's own `__getattr__`, `__setattr__` and `__delattr__`, after a compile: they run, and go again"""
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    own = {name: getattr(nn.Module, name) for name in ("__getattr__", "__setattr__", "__delattr__")}
+    log: list[str] = []
+
+    def read(module, name):
+        found = own["__getattr__"](module, name)
+        return found * 2 if name == "weight" else found
+
+    def write(module, name, value):
+        log.append(f"set {name}")
+        own["__setattr__"](module, name, value)
+
+    def drop(module, name):
+        log.append(f"delete {name}")
+        own["__delattr__"](module, name)
+
+    def f(x):
+        net.note = 1
+        del net.note
+        return net(x).detach()
+
+    compiled, x = bytejit.compile(f, backend=backend), torch.ones(3, 2)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), f(x))
+        with monkeypatch.context() as patch:
+            for name, made in zip(own, (read, write, drop)):
+                patch.setattr(nn.Module, name, made)
+            torch.testing.assert_close(compiled(x), f(x))
+            log.clear()
+            compiled(x)
+            assert log == ["set note", "delete note"]
+        log.clear()
+    torch.testing.assert_close(compiled(x), f(x))
+    assert not log

@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import types
 
-import torch
-
 from bytejit.common.quiet_reads import DICT_OFFSET
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
@@ -17,7 +15,7 @@ from bytejit.tracer.core.values import NONE, NULL, TRUE, DictVar, FuncVar, Insta
 from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
-from .class_facts import MISSING, class_lookup, is_data_descriptor, is_slot
+from .class_facts import MISSING, MODULE_DELATTR, MODULE_SETATTR, class_lookup, is_data_descriptor, is_slot
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
 
@@ -30,9 +28,9 @@ class AttributeWrites(Component):
         v = self.t.values.real(v)
         if isinstance(v, InstanceVar):
             setter, owner = class_lookup(v.cls, "__setattr__")
-            if isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__:
+            if isinstance(setter, types.FunctionType) and setter is not MODULE_SETATTR:
                 self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
-            elif setter is torch.nn.Module.__setattr__ and self.needs_module_setattr(v, name, value):
+            elif setter is MODULE_SETATTR and self.needs_module_setattr(v, name, value):
                 self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             elif setter is thread_locals.WRITES:
                 thread_locals.write(self.t, v, name, value)
@@ -186,7 +184,7 @@ class AttributeWrites(Component):
         if not isinstance(v, InstanceVar):
             raise Break(f"deleting the attribute {name} of a {self.t.type_of(v).__name__}")
         deleter, owner = class_lookup(v.cls, "__delattr__")
-        if isinstance(deleter, types.FunctionType) and deleter is not torch.nn.Module.__delattr__:
+        if isinstance(deleter, types.FunctionType) and deleter is not MODULE_DELATTR:
             self.t.calls.call(self.t.attributes.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
             return
         if deleter is thread_locals.DELETES:

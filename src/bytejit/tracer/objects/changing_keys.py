@@ -23,7 +23,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import DictVar, DictView, InstanceVar, Known, SeqVar, SymVar, Var, expect
 from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 
-from .class_facts import MRO, NAMESPACE, class_attribute
+from .class_facts import MODULE_GETATTR, MRO, NAMESPACE, class_attribute
 from .containers import keys_source
 from .iterator_steps import NEXT
 from .open_writes import ExternalDict, OpenWrites
@@ -88,7 +88,7 @@ def replaces_attributes(cls: type) -> bool:
     """Whether a class says in Python how attributes are read; what nn.Module has of it is known."""
     if class_attribute(cls, "__getattribute__") not in PLAIN_LOOKUPS:
         return True
-    return class_attribute(cls, "__getattr__") not in (None, nn.Module.__getattr__)
+    return class_attribute(cls, "__getattr__") not in (None, MODULE_GETATTR)
 
 
 def own_spaces(obj: object) -> tuple[dict, ...]:

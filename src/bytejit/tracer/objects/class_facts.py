@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.guards.class_lookups import MISSING, ClassLookups, Lookup, find, searched
 from bytejit.tracer.core.signals import Break
@@ -32,6 +34,10 @@ CALLED = frozenset(
     for kind in ("", "r", "i")
     for name in "add sub mul truediv floordiv mod divmod pow matmul lshift rshift and or xor".split()
 )
+
+# torch's own, which the tracer knows: a program may put others in their place
+MODULE_GETATTR, MODULE_SETATTR = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
+MODULE_DELATTR = torch.nn.Module.__delattr__
 
 
 def class_lookup(cls: type, name: str, after: type | None = None) -> tuple[Any, Any]:

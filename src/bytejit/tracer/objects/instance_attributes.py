@@ -6,8 +6,6 @@ import functools
 import types
 from collections.abc import Callable
 
-import torch
-
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.source import Source
 from bytejit.tracer.core.component import Component
@@ -16,7 +14,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, Var, expect
 
 from . import thread_locals
-from .class_facts import MISSING, class_lookup, is_data_descriptor
+from .class_facts import MISSING, MODULE_GETATTR, class_lookup, is_data_descriptor
 
 GENERIC_GETATTR = (
     object.__getattribute__,
@@ -84,7 +82,7 @@ class InstanceAttributes(Component):
         found, owner = class_lookup(v.cls, "__getattr__")
         if owner is None or missed is not None and not issubclass(missed.exc.cls, AttributeError):
             raise missed or self.t.attributes.no_attribute(v.cls.__name__, name)
-        if found is torch.nn.Module.__getattr__:
+        if found is MODULE_GETATTR:
             return self.module_getattr(v, name)
         if isinstance(found, types.FunctionType):
             return self.t.calls.call(self.t.attributes.class_value(owner, "__getattr__", found), [v, Known(name)], {})
