@@ -221,6 +221,17 @@ def become(m: torch.nn.Module, other: torch.nn.Module) -> None:
     _set_class(m, type(other))
 
 
+def follow(m: torch.nn.Module) -> bool:
+    """Make a compiled module anew, where the one it was made from has got another class since: a parametrization of the module
+    itself does that. Returns whether it did."""
+    trait = _trait(m)
+    now = trait.given() if trait is not None and trait.settings is not None else None
+    if trait is None or now is None or type(now) is trait.cls:
+        return False
+    become(m, trait.make(now))
+    return True
+
+
 def shared_by_all(method: types.MethodType) -> bool:
     """Whether a bound method is one of nn.Module's own, such as `__call__`: modules of all classes run its code."""
     name = method.__func__.__name__
