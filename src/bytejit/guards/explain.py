@@ -10,6 +10,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.errors import Bug
 from bytejit.common.overriding import answers_as_torch
+from bytejit.common.text import first_line
 from bytejit.compat import numpy_types
 
 from .changing_sources import length_of
@@ -36,7 +37,7 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
         try:
             value = eval(text, {**at.env, **frame})
         except Exception as error:
-            return f"{guard.source.name()} cannot be fetched: {type(error).__name__}: {error}{_line(guard)}"
+            return f"{guard.source.name()} cannot be fetched: {type(error).__name__}: {_said(error)}{_line(guard)}"
         try:
             check = KINDS[guard.kind].check(at, "_x", guard.value)
             holds = eval(check, {**at.env, **frame, "_x": value})
@@ -45,6 +46,12 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
         if not holds:
             return (_one_object(guard, frame) if guard.kind == DISTINCT else _explain(guard, value)) + _line(guard)
     return "no guard fails"
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error's text. That of a KeyError is the key's `repr`: code of the program's, or a tensor's values."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else ""
+    return first_line(error) if type(key) in (str, *NUMBERS) else f"a {type(key).__name__}"
 
 
 def fails_by_class(params: list[str], rows: list[Guard], args: tuple) -> bool:
