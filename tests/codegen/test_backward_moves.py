@@ -45,6 +45,7 @@ CASES: dict[str, tuple[Callable, Callable, tuple]] = {
     "avg_inside": (AVG, lambda x: F.avg_pool2d(x, (3, 2), 2, 1, count_include_pad=False), (IMAGE,)),
     "avg_divisor": (AVG, lambda x: F.avg_pool2d(x, 2, divisor_override=3), (IMAGE,)),
     "avg_large": (AVG, lambda x: F.avg_pool2d(x, 7, 1, 3), (IMAGE,)),
+    "avg_wide": (AVG, lambda x: F.avg_pool1d(x, 25, 1, 12), (r(2, 3, 40),)),
     "avg3": (aten.avg_pool3d_backward.default, lambda x: F.avg_pool3d(x, 2, 1), (r(1, 2, 4, 4, 5),)),
     "adaptive": (ADAPTIVE, lambda x: F.adaptive_avg_pool2d(x, (2, 4)), (r(2, 3, 6, 8),)),
     "adaptive_uneven": (ADAPTIVE, lambda x: F.adaptive_avg_pool2d(x, (3, 5)), (IMAGE,)),

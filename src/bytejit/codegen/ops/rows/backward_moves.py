@@ -24,7 +24,7 @@ from bytejit.common.spec import wrap_dim
 from .composite import F
 from .gather import row
 from .moves import on_diagonal
-from .pools import UNROLL
+from .pools import UNROLL, WIDE
 from .scatter import INDICES, update
 from .view import both, clamped, view, within
 
@@ -100,7 +100,7 @@ def gathered(ctx: Lowering, g: Value, size: tuple, taps: list[Taps]) -> Value:
     """The gradient of x, whose last dims have `size`, dim by dim where all at once would be many elements."""
     n, work = len(taps), acc_dtype(g.dtype)
     probe = [len(t.at(ix.var("probe"))) if s != 1 else len(t.at(ix.ZERO)) for t, s in zip(taps, size)]
-    if max(probe, default=1) > UNROLL:
+    if max(probe, default=1) > WIDE:
         raise NoRule("a large window")
     if math.prod(probe) > UNROLL or n == 3 and math.prod(probe) > UNROLL // 2:
         for d in range(n - 1):

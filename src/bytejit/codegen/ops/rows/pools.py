@@ -20,7 +20,8 @@ from .gather import numbers, row
 from .reduce import count, number
 from .view import both, within
 
-UNROLL = 16  # window elements: larger windows are reductions
+UNROLL = 16  # window elements: larger windows are taken dim by dim
+WIDE = 32  # along one dim: wider windows are reductions
 
 
 def spread(v: Any, n: int, default: Any = None) -> tuple[int, ...]:
@@ -75,6 +76,25 @@ class Window:
             factors.append(rest.do("minimum", self.kernel[i]))
         return functools.reduce(operator.mul, factors)
 
+    def inside(self, c: tuple) -> F:
+        """Elements of the window that lie in x."""
+        factors = []
+        for i in range(self.n):
+            first = F(self.ctx, self.ctx.cons.index(ix.index(c[i - self.n] * self.stride[i] - self.padding[i])))
+            end = (first + self.kernel[i]).do("minimum", ix.index(self.x.shape[i - self.n]))
+            factors.append(end - first.do("maximum", 0))
+        return functools.reduce(operator.mul, factors)
+
+    def along(self, d: int, x: Value) -> Window:
+        """The same window along one dim, one element of the others, over x."""
+
+        def only(v: tuple, rest: int) -> tuple:
+            return tuple(k if j == d else rest for j, k in enumerate(v))
+
+        return Window(
+            self.ctx, x, self.n, only(self.kernel, 1), only(self.stride, 1), only(self.padding, 0), only(self.dilation, 1)
+        )
+
     def most(self, c: tuple) -> Expr:
         """The greatest element; nan is greatest."""
         return _tree([e for e, _ in self.elements(c, -math.inf)], lambda a, b: a.do("maximum", b)).e
@@ -109,13 +129,7 @@ def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
     """The greatest element of a large window: first of each row of the window, then of these results."""
     x, n, spec = window.x, window.n, ctx.spec(i)
     for d in reversed(range(n)):
-
-        def only(v: tuple, rest: int, d: int = d) -> tuple:
-            return tuple(k if j == d else rest for j, k in enumerate(v))
-
-        row_ = Window(
-            ctx, x, n, only(window.kernel, 1), only(window.stride, 1), only(window.padding, 0), only(window.dilation, 1)
-        )
+        row_ = window.along(d, x)
         if d == 0:
             return ctx.map(row_.most, i)
         shape = (*x.shape[: d - n], spec.shape[d - n], *x.shape[len(x.shape) + d - n + 1 :])
@@ -209,9 +223,21 @@ def _avg_pool(n: int) -> None:
         divisor: int | None = None,
     ) -> Value:
         window = Window(ctx, x, n, kernel, stride, padding)
-        size = math.prod(window.kernel)
-        if size > UNROLL or x.dtype not in FLOATS:
-            raise NoRule("a large window")
+        size, work = math.prod(window.kernel), acc_dtype(x.dtype)
+        if x.dtype not in FLOATS:
+            raise NoRule("of whole numbers")
+        if size > UNROLL:
+            sums, plain = (
+                _sums(ctx, window),
+                divisor is not None or not ceil_mode and (count_include_pad or not any(window.padding)),
+            )
+
+            def mean(c: tuple) -> Expr:
+                total = F(ctx, ctx.read(sums, c, work))
+                count = window.count(c) if count_include_pad else window.inside(c)
+                return (total / (float(divisor or size) if plain else F(ctx, ctx.cast(count.e, work)))).e
+
+            return ctx.map(mean)
 
         def element(c: tuple) -> Expr:
             parts = window.elements(c, 0)
@@ -224,6 +250,40 @@ def _avg_pool(n: int) -> None:
             return (total / _tree([one if m is None else F(ctx, m).pick(one, 0.0) for _, m in parts], F.__add__)).e
 
         return ctx.map(element)
+
+
+def _sums(ctx: Lowering, window: Window) -> Value:
+    """The sums of large windows, dim by dim, the last first."""
+    x, n, work = window.x, window.n, acc_dtype(window.x.dtype)
+    for d in reversed(range(n)):
+        k = window.kernel[d]
+        if k == 1 and window.stride[d] == 1 and window.padding[d] == 0:
+            continue
+        shape = (*x.shape[: d - n], ctx.spec().shape[d - n], *x.shape[len(x.shape) + d - n + 1 :])
+        if k > WIDE:
+            x = _long_sums(ctx, x, d - n, k, window.stride[d], window.padding[d], shape)
+        else:
+            x = ctx.pointwise(shape, work, functools.partial(_total, window.along(d, x)))
+    return x
+
+
+def _total(window: Window, c: tuple) -> Expr:
+    """The sum of a window."""
+    return _tree([e for e, _ in window.elements(c, 0)], F.__add__).e
+
+
+def _long_sums(ctx: Lowering, x: Value, dim: int, k: int, stride: int, padding: int, shape: tuple) -> Value:
+    """The sums of windows of k elements along one dim, counted from the end. shape: of the result."""
+    work, size = acc_dtype(x.dtype), x.shape[dim]
+
+    def element(c: tuple) -> Expr:
+        own = [*c[:-1]]
+        own[dim] = ix.index(c[dim - 1] * stride - padding + c[-1])
+        inside = within(ctx, own[dim], 0, size)
+        e = ctx.read(x, tuple(own), work, inside)
+        return e if inside is None else ctx.op("select", inside, e, ctx.const(0.0, work), dtype=work)
+
+    return ctx.reduce(Value(x.buffer, (*shape, k), x.dtype), (len(shape),), "sum", element, work)
 
 
 _avg_pool(2)
