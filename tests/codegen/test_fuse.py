@@ -67,6 +67,18 @@ def test_rows_fetched_by_computed_indices_are_stored_before_they_are_turned() ->
     assert [k.ops for k in resized] == [("upsample_bilinear2d.default",), ("clone.default",)]
 
 
+def test_rows_fetched_by_computed_indices_are_added_up_where_they_are_read() -> None:
+    """Along the axis on which they lie: the place of a row is computed once, not for each of its elements."""
+    x = torch.randn(1, 24, 16, 16).to(memory_format=torch.channels_last)
+    grid = torch.rand(1, 16 * 9, 16, 2) * 2 - 1
+
+    def correlation(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return (x[:, :, None] * F.grid_sample(x, grid, align_corners=True).view(1, 24, 9, 16, 16)).sum(1)
+
+    (found,) = kernels(correlation, x, grid)
+    assert [a.size for p in found.nests for a in p.axes] == [24]
+
+
 def test_a_row_is_read_once_a_pass_and_kept_near() -> None:
     _, fused, _ = same(lambda x: x.softmax(-1), X)
     kinds = {b.kind for b in fused.buffers.values()}

@@ -9,7 +9,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest
-from bytejit.codegen.loops.simplify import Rewriter, known, points
+from bytejit.codegen.loops.simplify import Rewriter, axes_below, known, points
 
 
 # ---- offsets, and fewer axes -----------------------------------------------------------------------------------------
@@ -115,17 +115,20 @@ def inner_names(p: LoopNest, sizes: dict[str, ix.Size]) -> dict[str, str]:
 # ---- order ------------------------------------------------------------------------------------------------------------
 def votes(p: LoopNest, names: set[str]) -> dict[str, int]:
     """Axis -> how well the nest's accesses suit it as the innermost: accesses of stride 1 count for it, others against it, stores
-    twice. Only accesses that depend on the most axes count: vectors of channel parameters are small beside an image."""
+    twice. Only accesses that depend on the most axes count, and those at indices read from memory: vectors of channel parameters
+    are small beside an image."""
     found = dict.fromkeys(sorted(names), 0)
     accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in p.loads]
     widest = max((len(ix.variables(at) & names) for at, _ in accesses), default=0)
     for at, weight in accesses:
-        if len(ix.variables(at) & names) < widest:
+        values = list(ix.values_in(at))
+        used = names & ix.variables(at).union(*map(axes_below, values))
+        if not values and len(used) < widest:
             continue
         for name in found:
             c = at.coefficient(name)
             found[name] += 4 * weight if c == 1 else 0
-            if c != 1 and name in ix.variables(at):
+            if c != 1 and name in used:
                 found[name] -= weight
     return found
 
@@ -185,15 +188,16 @@ def order_rows(k: Kernel) -> Kernel:
 
 
 def column_axis(k: Kernel) -> str | None:
-    """The outer axis that suits the accesses of the nests better as the innermost than the nests' own axes do; else None."""
+    """The outer axis that suits the accesses of the nests better as the innermost than the nests' own axes do, each as often as
+    there are points in a row; else None."""
     total: dict[str, int] = {}
     inner = 0
     for p in k.nests:
         if p.axes:
-            score = votes(p, {a.name for a in (*k.axes, *p.axes)})
+            score, times = votes(p, {a.name for a in (*k.axes, *p.axes)}), points(p.axes)
             for a in k.axes:
-                total[a.name] = total.get(a.name, 0) + score[a.name]
-            inner += max(score[a.name] for a in p.axes)
+                total[a.name] = total.get(a.name, 0) + times * score[a.name]
+            inner += times * max(score[a.name] for a in p.axes)
     sizes = {a.name: points([a]) for a in k.axes}
     good = [n for n, s in total.items() if s > max(0, inner) and sizes[n] >= 8]
     return max(good, key=lambda n: total[n]) if good else None

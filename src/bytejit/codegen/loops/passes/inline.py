@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -74,8 +76,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         store = pointwise_store(new)
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
             near = readers.get(store.buffer, [])
-            apart = not launches and transposes(new, loops.buffers) and not all(map(flexible, near))
-            apart = apart or not launches and leaves_rows(new, near, loops.buffers)
+            apart = not launches and (turns(new, near, loops.buffers, readers) or leaves_rows(new, near, loops.buffers, readers))
             again = launches and cheap_at_any_point(new, store) or cheaper_than_memory(new, store, near, loops.buffers, launches)
             good = again or not apart and worth_inlining(new, store, near, loops.buffers)
             if good and makes_checks(near, store, sizes):
@@ -178,11 +179,11 @@ def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons,
     return replace(k, nests=tuple(rewrite.body(p) for p in k.nests), ops=(*ops, *k.ops))
 
 
-def transposes(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether a pointwise kernel transposes: its store has stride 1 along one axis, and some load has it along another. Such a
-    kernel runs in tiles, and is not moved into a kernel that reduces rows, which cannot."""
+def turned_axis(k: Kernel, buffers: dict[str, Buffer]) -> str | None:
+    """The axis along which a load of a pointwise kernel has stride 1, where its store has that along another; None for a kernel
+    that does not transpose. It runs in tiles, and is not moved into one that reduces rows along other axes, which cannot."""
     if not flexible(k) or len(k.nests[0].stores) != 1 or points(k.axes) < LARGE:
-        return False
+        return None
     store = k.nests[0].stores[0]
     own = [a.name for a in k.axes]
     to = {n: ix.linear(store.coords, buffers[store.buffer].stride).coefficient(n) for n in own}
@@ -191,9 +192,20 @@ def transposes(k: Kernel, buffers: dict[str, Buffer]) -> bool:
         source = ix.linear(e.attr, buffers[e.name].stride)
         at = {n: source.coefficient(n) for n in own}
         inner = [n for n in own if to[n] == 1 and abs(ix.hint(at[n])) > 1 and run(n, sizes, to) >= SIDE]
-        if inner and any(at[n] == 1 and n not in inner and run(n, sizes, at) >= SIDE for n in own):
-            return True
-    return False
+        turned = [n for n in own if at[n] == 1 and n not in inner and run(n, sizes, at) >= SIDE]
+        if inner and turned:
+            return turned[0]
+    return None
+
+
+def turns(k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer], of: Mapping[str, list[Kernel]]) -> bool:
+    """Whether a kernel transposes, and a reader cannot: one that is more than pointwise, and does not run along the axis on which
+    the elements lie. of: the readers of buffers."""
+    if all(map(flexible, readers)) or (axis := turned_axis(k, buffers)) is None:
+        return False
+    store = k.nests[0].stores[0]
+    dim = next(d for d, c in enumerate(store.coords) if axis in ix.variables(c))
+    return not all(flexible(r) or runs_along(r, store.buffer, dim, buffers, of) for r in readers)
 
 
 def run(axis: str, sizes: dict[str, int], strides: dict[str, Any]) -> int:
@@ -215,9 +227,11 @@ def cheap_at_any_point(k: Kernel, store: Store) -> bool:
     )
 
 
-def leaves_rows(k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
+def leaves_rows(
+    k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer], of: Mapping[str, list[Kernel]] = MappingProxyType({})
+) -> bool:
     """Whether a kernel fetches rows by computed indices, as an upsampling with the channels innermost, and a reader runs along
-    another axis: a load of its own for each element, where tiles cannot help."""
+    another axis: a load of its own for each element, where tiles cannot help. of: the readers of buffers."""
     if not flexible(k) or len(k.nests[0].stores) != 1:
         return False
     store = k.nests[0].stores[0]
@@ -226,12 +240,25 @@ def leaves_rows(k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer]) ->
     dims = [d for d, c in enumerate(store.coords) if inner is not None and inner in ix.variables(c)]
     if not dims or any(inner in axes_below(v) for e in fetched for v in ix.values_in(e.attr)):
         return False
-    for reader in readers:
-        for p in reader.nests:
-            along = innermost(reader, p, buffers)
-            if any(e.name == store.buffer and along not in ix.variables(e.attr[dims[0]]) for e in p.loads):
-                return True
-    return False
+    return not all(runs_along(reader, store.buffer, dims[0], buffers, of) for reader in readers)
+
+
+def runs_along(k: Kernel, buffer: str, dim: int, buffers: dict[str, Buffer], of: Mapping[str, list[Kernel]]) -> bool:
+    """Whether a kernel reads a buffer with a dim innermost, or is a step towards kernels that add up or compare along it, many
+    elements at a time."""
+    store = pointwise_store(k)
+    later = of.get(store.buffer, []) if store is not None else []
+    for p in k.nests:
+        good = {innermost(k, p, buffers), *(a.name for a in p.axes if p.reduces and ix.hint(a.size) >= SIDE)}
+        for e in p.loads:
+            if e.name != buffer or good & (axes := ix.variables(e.attr[dim])):
+                continue
+            to = [d for d, c in enumerate(store.coords) if axes & ix.variables(c)] if store is not None else []
+            if store is None or not to or not later:
+                return False
+            if not all(runs_along(r, store.buffer, to[0], buffers, of) for r in later):
+                return False
+    return True
 
 
 def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
