@@ -43,7 +43,8 @@ TORCH = (
     *_rows(
         "the state that a trace starts from, is put back and is guarded",
         """
-        _set_grad_enabled _get_deterministic_algorithms _is_fwd_grad_enabled _set_fwd_grad_enabled _is_view_replay_enabled
+        _set_grad_enabled _get_deterministic_algorithms _get_deterministic_algorithms_warn_only _is_fwd_grad_enabled
+        _set_fwd_grad_enabled _is_view_replay_enabled
         _set_view_replay_enabled _is_multithreading_enabled _set_multithreading_enabled get_autocast_dtype is_autocast_enabled
         _is_autocast_available _is_any_autocast_enabled _DisableAutocast
         _InferenceMode TensorBase.is_inference _get_cudnn_benchmark _get_cudnn_deterministic
@@ -71,7 +72,9 @@ TORCH = (
     *_rows(
         "hooks on saved tensors around a compiled graph",
         """_autograd._pop_saved_tensors_default_hooks
-        _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled""",
+        _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled
+        _autograd._saved_tensors_hooks_disable _autograd._saved_tensors_hooks_enable
+        _autograd._saved_tensors_hooks_get_disabled_error_message""",
     ),
     *_rows("a recurrent layer keeps what its backward pass reads, unfollowed by autograd", "_AutoDispatchBelowAutograd"),
     *_rows("versions of tensors that a graph writes count the program's writes", "_autograd._unsafe_set_version_counter"),
