@@ -341,9 +341,13 @@ UNUSED = ("backends.training", "backends.cuda", "codegen.libraries.gpu_pass_list
 
 @cache
 def loaded() -> tuple[list[str], list[str]]:
-    """What a fresh process loads with `import bytejit`, and all that it has loaded when a model is compiled and was called."""
+    """What a fresh process loads with `import bytejit`, and all that it has loaded when a model is compiled and was called. It
+    does not look for GPUs: that alone makes CUDA unusable in a process that is forked later."""
     code = (
-        "import sys, json, torch; before = set(sys.modules); import bytejit; imported = sorted(set(sys.modules) - before)\n"
+        "import sys, json, torch\n"
+        "def asked(*_): raise SystemExit('looked for GPUs')\n"
+        "torch.cuda.is_available = torch.cuda.device_count = asked\n"
+        "before = set(sys.modules); import bytejit; imported = sorted(set(sys.modules) - before)\n"
         "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).eval()\n"
         "with torch.no_grad(): bytejit.compile(m)(torch.randn(2, 4))\n"
         "print(json.dumps([imported, sorted(sys.modules)]))"

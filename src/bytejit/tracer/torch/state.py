@@ -217,20 +217,22 @@ def manual_seed(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.wrap(torch.default_generator, KnownSource.of(torch.default_generator), guard=False)
 
 
-def _seed_without_gpus(function: Callable) -> None:
-    """Models what notes a seed for GPUs, where there are none: nothing reads the note."""
+def _seed_for_gpus(function: Callable) -> None:
+    """Models what notes a seed for GPUs, where there are none: nothing reads the note. Whether there are is not asked before: the
+    question alone makes CUDA unusable in a process that is forked later."""
 
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if len(args) != 1 or kwargs or t.type_of(args[0]) is not int:
             raise Break(f"torch.cuda.{function.__name__} with these arguments")
+        if torch.cuda.is_available():
+            raise Break(f"torch.cuda.{function.__name__} where there is a GPU")
         t.deferred.defer(NoneType, function, args)
         return NONE
 
 
-if not torch.cuda.is_available():
-    _seed_without_gpus(torch.cuda.manual_seed)
-    _seed_without_gpus(torch.cuda.manual_seed_all)
+_seed_for_gpus(torch.cuda.manual_seed)
+_seed_for_gpus(torch.cuda.manual_seed_all)
 
 
 @models(torch.is_tensor)
