@@ -21,8 +21,9 @@ RECURRENT = (
     torch.nn.GRU,
     torch.nn.RNN,
 )  # a packed sequence breaks the graph; compiled they would hold one library call
-# Python around a call of torch's C++, which calls the program's forward: compiled it would only break again
-APPLY = getattr(torch.autograd.Function.apply, "__func__").__code__
+# Python around a call of torch's C++, which calls the program's forward: compiled it would only break again. None: it is C++
+# itself, as in torch 2.15
+APPLY = getattr(getattr(torch.autograd.Function.apply, "__func__", None), "__code__", None)
 MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keeps
 
 
