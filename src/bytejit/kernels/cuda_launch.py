@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from bytejit.common import caches
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import Options
@@ -268,6 +270,16 @@ def address_check(calls: dict[str, Callable], fill: int, addresses: Sequence[int
     """moved(*inputs) -> the position of the first tensor that is not at its address (None: any will do), or -1. fill: as
     `tensor_check.exchange_fill` gives it. Cost: 0.1 us, and 20 ns an address."""
     return TableCall(calls["moved"], array.array("q", [fill, *(-1 if a is None else a for a in addresses)]))
+
+
+def bind_alone(
+    calls: dict[str, Callable], binary: Any, key: str, device: int, grid: tuple[int, int, int], params: Sequence[Param]
+) -> Callable[..., int]:
+    """run(stream, *arguments) of one kernel, loaded on a device. key, grid, params: as `loaded` and `launch_table` take them.
+    Raises: RuntimeError."""
+    with torch.cuda.device(device):
+        kernel = loaded(calls, binary, key, device)
+    return bind(calls, launch_table([(kernel, grid, params)]))
 
 
 def bind(calls: dict[str, Callable], table: array.array) -> Callable[..., Any]:

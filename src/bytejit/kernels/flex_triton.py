@@ -189,10 +189,8 @@ def launcher(p: FlexProblem, device: int) -> Callable[..., int]:
         if binary.shared > room:
             said = f"{t}: {binary.shared} bytes of shared memory, {room} there"
             continue
-        with torch.cuda.device(device):
-            kernel = cuda_launch.loaded(calls, binary, what.key, device)
         given = [Param(i, 0, i < 6) for i in range(len(POINTERS) + len(p.captured))]
-        return cuda_launch.bind(calls, cuda_launch.launch_table([(kernel, grid(p, t), given)]))
+        return cuda_launch.bind_alone(calls, binary, what.key, device, grid(p, t), given)
     raise RuntimeError(f"flex_attention: {said}")
 
 

@@ -162,10 +162,7 @@ def launcher(p: Problem, way: Way, device: int) -> Callable[..., int]:
     binary = Binaries(options.current).of([what])[0]
     if not isinstance(binary, Binary):
         raise RuntimeError(f"{way.name}: {binary}")
-    with torch.cuda.device(device):
-        kernel = cuda_launch.loaded(calls, binary, what.key, device)
-    table = cuda_launch.launch_table([(kernel, grid(p, way), [Param(i, 0, True) for i in range(6)])])
-    return cuda_launch.bind(calls, table)
+    return cuda_launch.bind_alone(calls, binary, what.key, device, grid(p, way), [Param(i, 0, True) for i in range(6)])
 
 
 def plain(

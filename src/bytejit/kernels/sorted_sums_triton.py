@@ -80,11 +80,9 @@ def launcher(t: SumTile, device: int) -> Callable[..., int]:
     binary = Binaries(options.current).of([what])[0]
     if not isinstance(binary, Binary):
         raise RuntimeError(f"sums at sorted places: {binary}")
-    with torch.cuda.device(device):
-        kernel = cuda_launch.loaded(calls, binary, what.key, device)
     given = len(POINTERS) + len(NUMBERS)
     grid = (-1 - given, -2 - given, 1)
-    return cuda_launch.bind(calls, cuda_launch.launch_table([(kernel, grid, [Param(i) for i in range(given)])]))
+    return cuda_launch.bind_alone(calls, binary, what.key, device, grid, [Param(i) for i in range(given)])
 
 
 def add_sorted(
