@@ -20,7 +20,7 @@ from torch.utils import _python_dispatch
 
 from bytejit.common.light_dataclass import light_dataclass
 
-from . import attention_choice, inference
+from . import attention_choice, inference, saved_tensors
 
 _C = torch._C
 _AUTOGRAD, _FUNCTORCH, _AD = _C._autograd, _C._functorch, torch.autograd.forward_ad
@@ -119,7 +119,7 @@ def _pop_dual_levels(level: int) -> None:
 
 def _read_hooks() -> tuple:
     """The saved-tensors hooks on top, and why there may be none."""
-    return _AUTOGRAD._top_saved_tensors_default_hooks(True) or (), _AUTOGRAD._saved_tensors_hooks_get_disabled_error_message()
+    return _AUTOGRAD._top_saved_tensors_default_hooks(True) or (), saved_tensors.refusal()
 
 
 def _write_hooks(state: tuple) -> None:
@@ -129,7 +129,7 @@ def _write_hooks(state: tuple) -> None:
     if hooks and not now:
         _AUTOGRAD._saved_tensors_hooks_enable()
         _AUTOGRAD._push_saved_tensors_default_hooks(*hooks)
-    _AUTOGRAD._saved_tensors_hooks_enable() if refused is None else _AUTOGRAD._saved_tensors_hooks_disable(refused)
+    saved_tensors.refuse(refused)
 
 
 # ---- dispatch keys and inference mode ----------------------------------------------------------------------------------
