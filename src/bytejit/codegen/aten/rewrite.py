@@ -163,6 +163,15 @@ def contiguous(spec: Spec) -> Spec:
     return Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device)
 
 
+def expanded(spec: Spec, shape: tuple) -> Spec | None:
+    """The spec of a tensor expanded to a shape; None where it does not go."""
+    ahead = len(shape) - len(spec.shape)
+    if ahead < 0 or any(n not in (1, m) for n, m in zip(spec.shape, shape[ahead:])):
+        return None
+    strides = [s if n == m else 0 for n, m, s in zip(spec.shape, shape[ahead:], spec.stride)]
+    return Spec(shape, (0,) * ahead + tuple(strides), spec.dtype, spec.device)
+
+
 @dataclass
 class Constants:
     """Tensors that go with a frozen graph: placeholders after the graph's own inputs, in this order."""

@@ -20,6 +20,7 @@ from bytejit.codegen.aten.rewrite import (
     aten,
     call_before,
     contiguous,
+    expanded,
     is_static,
     replace,
     sole_user,
@@ -164,7 +165,7 @@ def lead(found: FusedProduct) -> FusedProduct | None:
         or not all(map(_lies, (node,) if y is None else (node, y)))
     ):
         return None
-    wide = [specs[0]] if y is None else [specs[0], _expanded(specs[1], own.shape)]
+    wide = [specs[0]] if y is None else [specs[0], expanded(specs[1], own.shape)]
     if any(s is None or flat_strides(s, found.batched) is None for s in wide):
         return None
     moved = sum(math.prod(own.shape) * s.dtype.itemsize for s in (*specs, own))
@@ -186,18 +187,9 @@ def _lies(node: fx.Node) -> bool:
     return node.op == "placeholder"
 
 
-def _expanded(spec: Spec, shape: tuple) -> Spec | None:
-    """The spec of a tensor expanded to a shape; None where it does not go."""
-    ahead = len(shape) - len(spec.shape)
-    if ahead < 0 or any(n not in (1, m) for n, m in zip(spec.shape, shape[ahead:])):
-        return None
-    strides = [s if n == m else 0 for n, m, s in zip(spec.shape, shape[ahead:], spec.stride)]
-    return Spec(shape, (0,) * ahead + tuple(strides), spec.dtype, spec.device)
-
-
 def _wide(node: fx.Node, shape: tuple) -> Spec:
     """The spec of a tensor expanded to a shape that it goes to. Raises: Bug."""
-    spec = _expanded(spec_of(node), shape)
+    spec = expanded(spec_of(node), shape)
     if spec is None:
         raise Bug(f"{node} does not go to {shape}")
     return spec

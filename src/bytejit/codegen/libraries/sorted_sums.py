@@ -21,6 +21,7 @@ from bytejit.codegen.aten.rewrite import (
     aten,
     call_before,
     contiguous,
+    expanded,
     replace,
     spec_of,
     specs_of,
@@ -86,11 +87,10 @@ def _as_sorted(graph: fx.Graph, node: fx.Node, indices: list[fx.Node], orders: d
     def call(target: object, args: tuple, shape: tuple) -> fx.Node:
         return call_before(graph, node, target, args, contiguous(changed(spec, shape=shape)))
 
-    whole, given = (*places, *spec.shape[k:]), spec_of(values)
-    if given.shape != whole:
-        stride = (0,) * (len(whole) - len(given.shape)) + given.stride
-        seen = zip((1,) * (len(whole) - len(given.shape)) + given.shape, stride, whole)
-        wide = Spec(whole, tuple(0 if n == 1 != m else step for n, step, m in seen), spec.dtype, spec.device)
+    whole = (*places, *spec.shape[k:])
+    if spec_of(values).shape != whole:
+        wide = expanded(spec_of(values), whole)
+        assert wide is not None, f"{values} does not go to {whole}"  # torch has looked
         values = call_before(graph, node, aten.expand.default, (values, list(whole)), wide)
     if spec_of(values) != contiguous(spec_of(values)):
         copied = {"memory_format": torch.contiguous_format}
