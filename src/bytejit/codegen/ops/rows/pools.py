@@ -227,21 +227,19 @@ def _avg_pool(n: int) -> None:
         if x.dtype not in FLOATS:
             raise NoRule("of whole numbers")
         if size > UNROLL:
-            sums, plain = (
-                _sums(ctx, window),
-                divisor is not None or not ceil_mode and (count_include_pad or not any(window.padding)),
-            )
+            sums = _sums(ctx, window)
+            whole = not ceil_mode and (count_include_pad or not any(window.padding))  # no window is cut
 
             def mean(c: tuple) -> Expr:
                 total = F(ctx, ctx.read(sums, c, work))
                 count = window.count(c) if count_include_pad else window.inside(c)
-                return (total / (float(divisor or size) if plain else F(ctx, ctx.cast(count.e, work)))).e
+                return (total / (float(divisor or size) if divisor is not None or whole else F(ctx, ctx.cast(count.e, work)))).e
 
             return ctx.map(mean)
 
         def element(c: tuple) -> Expr:
             parts = window.elements(c, 0)
-            total = _tree([e for e, _ in parts], F.__add__)
+            total = _added(parts)
             if ceil_mode and divisor is None and count_include_pad:
                 return (total / F(ctx, ctx.cast(window.count(c).e, total.e.dtype))).e
             if divisor is not None or count_include_pad or not any(window.padding) and not ceil_mode:
@@ -269,7 +267,12 @@ def _sums(ctx: Lowering, window: Window) -> Value:
 
 def _total(window: Window, c: tuple) -> Expr:
     """The sum of a window."""
-    return _tree([e for e, _ in window.elements(c, 0)], F.__add__).e
+    return _added(window.elements(c, 0)).e
+
+
+def _added(parts: list[tuple[F, Expr | None]]) -> F:
+    """The sum of elements."""
+    return _tree([e for e, _ in parts], F.__add__)
 
 
 def _long_sums(ctx: Lowering, x: Value, dim: int, k: int, stride: int, padding: int, shape: tuple) -> Value:
