@@ -20,18 +20,17 @@ import bytejit
 
 from ..fresh_process import run_without_compiler
 from .harness import F, Turn, check, program
+from .heard import heard
 
 
-def shown(f, *args):
-    """Call, and print what it warns of: class, text, file and line"""
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        try:
-            return f(*args)
-        finally:
-            for w in given:
-                where = (w.filename, w.lineno) if not w.filename.endswith("harness.py") else "the caller"
-                print(w.category.__name__, w.message, repr(w.message), where)
+def tell(given):
+    """Print what was warned of: class, text, file and line"""
+    for w in given:
+        where = (w.filename, w.lineno) if not w.filename.endswith("harness.py") else "the caller"
+        print(w.category.__name__, w.message, repr(w.message), where)
+
+
+shown = functools.partial(heard, tell)
 
 
 def old(text, level=2):

@@ -13,18 +13,17 @@ import bytejit
 from bytejit.common import given_warnings
 
 from .harness import F, Turn, case, program
+from .heard import heard
 
 
-def shown(f, *args):
-    """Call, and print what it warns of, and the filters behind it"""
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        try:
-            return f(*args)
-        finally:
-            for w in given:
-                print(w.category.__name__, w.message, w.lineno)
-            print([(f[0], getattr(f[1], "pattern", f[1]), f[2].__name__, *f[4:]) for f in warnings.filters])
+def tell(given):
+    """Print what was warned of, and the filters behind it"""
+    for w in given:
+        print(w.category.__name__, w.message, w.lineno)
+    print([(f[0], getattr(f[1], "pattern", f[1]), f[2].__name__, *f[4:]) for f in warnings.filters])
+
+
+shown = functools.partial(heard, tell)
 
 
 def quiet(fn):
