@@ -13,6 +13,7 @@ from torch import fx
 import bytejit
 from bytejit.codegen.libraries import sorted_sums
 from bytejit.codegen.libraries.choices import Choices
+from bytejit.kernels.sorted_sums_triton import add_sorted
 
 pytestmark = [pytest.mark.cxx, pytest.mark.triton, pytest.mark.skipif(not TRITON, reason="needs Triton's interpreter")]
 
@@ -111,6 +112,12 @@ def test_index_out_of_range(index: int, monkeypatch: pytest.MonkeyPatch) -> None
         put(*args)
     with pytest.raises(IndexError):
         bytejit.compile(put, options={"interpret": True})(*args)
+
+
+def test_more_places_than_int32_holds_are_refused() -> None:
+    places = torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="without bytejit"):
+        add_sorted(None, r(1, 1), places, places.long(), 1 << 31)
 
 
 def called(graph: fx.Graph, target: object) -> list[fx.Node]:

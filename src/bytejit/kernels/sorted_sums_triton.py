@@ -29,6 +29,7 @@ TURN = 64  # the most values of a row that a turn adds up
 POINTERS = "base", "values", "places", "order", "out"
 NUMBERS = "rows", "columns", "count", "steps"
 WARPS = 2
+MOST = 1 << 31  # places and positions are int32; a graph looks at the sizes that it is made with
 
 
 @light_dataclass(frozen=True)
@@ -89,8 +90,10 @@ def add_sorted(
     base: torch.Tensor | None, values: torch.Tensor, places: torch.Tensor, order: torch.Tensor, rows: int
 ) -> torch.Tensor:
     """base [rows, n] (None: zeros) with values [count, n] added: the one at order[p] to the row places[p]. All contiguous; order:
-    int64, places: int32, sorted."""
+    int64, places: int32, sorted. Raises: RuntimeError for 2**31 rows or values, as sizes that change may become."""
     count, columns = values.shape
+    if max(rows, count) >= MOST:
+        raise RuntimeError(f"{count} values at {rows} places: 2**31 or more of either are for eager code, without bytejit")
     t = tile_of(rows, columns, count, values.dtype, base is not None)
     out = values.new_empty((rows, columns))
     given = (out if base is None else base, values, places, order, out)
