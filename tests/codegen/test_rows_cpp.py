@@ -49,6 +49,17 @@ def operands(row: Op, dtype: str) -> list[torch.Tensor]:
     return out
 
 
+def ends(row: Op, dtype: str) -> list[torch.Tensor]:
+    """Pairs of integers at the ends of the dtype, and around the widths of dtypes."""
+    info = torch.iinfo(DTYPES[dtype].torch)
+    low = [info.min, info.min + 1, -9, -8, -1, 0, 1] if info.min < 0 else [0, 1, 2, 9, 15, 16, 254]
+    values = torch.tensor([*low, 7, 8, 31, 32, 63, 64, info.max], dtype=torch.int64).to(DTYPES[dtype].torch)
+    pairs = (values.repeat(15)[:N], values.repeat_interleave(15)[:N], values.repeat(15).flip(0)[:N])[: row.arity]
+    if row.raises:  # what a processor cannot divide: by 0, and the least number by -1
+        return [pairs[0], torch.where((pairs[1] == 0) | (pairs[1] == -1), 3, pairs[1])]
+    return list(pairs)
+
+
 def plan_of(made: list[tuple[Op, str, list[torch.Tensor]]]) -> Plan:
     """One kernel a row, each on inputs of its own: one unit for all."""
     cons, buffers, inputs, steps, results = Cons(), {}, [], [], []
@@ -115,6 +126,14 @@ def test_rows(dtype: str) -> None:
         except (AssertionError, RuntimeError) as e:
             faults.append(f"{row.name}: {e}")
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("dtype", ["i64", "i32", "i16", "i8", "u8"])
+def test_integers_at_their_ends(dtype: str) -> None:
+    made = [(row, dtype, ends(row, dtype)) for row in rows() if dtype in row.dtypes and row.dtype != "float"]
+    results = compile_plan(plan_of(made), config.current).call(*(a for _, _, args in made for a in args))
+    wrong = [row.name for (row, _, args), got in zip(made, results) if not torch.equal(got, row.ref(*args).to(got.dtype))]
+    assert len(made) > 20 and not wrong
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

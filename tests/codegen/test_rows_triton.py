@@ -8,7 +8,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
-from test_rows_cpp import IR_ONLY, N, Op, check, operands, plan_of, rows, table  # noqa: E402
+from test_rows_cpp import IR_ONLY, N, Op, check, ends, operands, plan_of, rows, table  # noqa: E402
 from triton_run import DEVICE, run  # noqa: E402
 
 from bytejit.codegen.cuda.emit import emit_triton  # noqa: E402
@@ -44,6 +44,15 @@ def test_rows(dtype: str) -> None:
         except (AssertionError, RuntimeError) as e:
             faults.append(f"{row.name}: {e}")
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("dtype", ["i64", "i32", "i16", "i8", "u8"])
+def test_integers_at_their_ends(dtype: str) -> None:
+    made = [(row, dtype, ends(row, dtype)) for row in rows() if dtype in row.dtypes and row.dtype != "float"]
+    plan = for_cuda(plan_of(made))
+    results, _ = run(plan, emit_triton(plan), [a.to(DEVICE) for _, _, args in made for a in args])
+    wrong = [row.name for (row, _, args), got in zip(made, results) if not torch.equal(got.cpu(), row.ref(*args).to(got.dtype))]
+    assert len(made) > 20 and not wrong
 
 
 def test_every_row_has_a_triton_text() -> None:

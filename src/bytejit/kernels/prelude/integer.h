@@ -74,7 +74,7 @@ template <class T> BJ T shl(T a, T b) {
 template <class T> BJ T shr(T a, T b) {
     bool over = b < 0 || b >= (T)(sizeof(T) * 8);
     T most = (T)(sizeof(T) * 8 - 1);
-    return (T)(a >> (over ? most : b));
+    return over && (T)-1 > (T)0 ? (T)0 : (T)(a >> (over ? most : b));  // beyond the width: the sign
 }
 template <class T> BJ T ipow(T base, T power) {
     if (power < 0) return base == 1 ? (T)1 : base == (T)-1 ? (T)(power % 2 ? -1 : 1) : (T)0;

@@ -147,7 +147,11 @@ def bj_shl(a: tl.tensor, b: tl.tensor):
 def bj_shr(a: tl.tensor, b: tl.tensor):
     bits: tl.constexpr = a.dtype.primitive_bitwidth
     bad = (b < 0) | (b >= bits)
-    return a >> tl.where(bad, b * 0 + (bits - 1), b)
+    shifted = a >> tl.where(bad, b * 0 + (bits - 1), b)
+    if a.dtype.is_int_unsigned():
+        return tl.where(bad, a * 0, shifted)
+    else:
+        return shifted
 
 
 @triton.jit

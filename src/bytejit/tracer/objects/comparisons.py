@@ -184,6 +184,8 @@ class Comparisons(Component):
     def _asked(self, name: str, v: Var, method: str, other: Var) -> Var | None:
         """The result of a comparison method of `v`. None if `v` has no such method, or if it returns NotImplemented."""
         if isinstance(other, InstanceVar) and not isinstance(v, InstanceVar) and not self._is_class(v):
+            if self.t.overrides.asked_by_tensor(v, other):
+                return self.t.overrides.of_operator(COMPARISONS[method.strip("_")], [v, other])
             if (result := self.in_c(method, v, base_of(other))) is not None:
                 return result
         if isinstance(v, Known) and self._has_method(v, method):

@@ -133,7 +133,8 @@ class Operators(Component):
             if not (issubclass(self.t.type_of(b), type(a.obj)) and answers(b, ("__rmod__",))):
                 return self.format_percent(a, b)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
-            if not self.overloads(a, f"__{name}__") and not (self.overloads(b) and not is_number(b)):
+            reflected = self.overloads(b) and not is_number(b) and not self.t.overrides.asked_by_tensor(a, b)
+            if not self.overloads(a, f"__{name}__") and not reflected:
                 return self.tensor_binary(name, a, b, in_place)
         own = answers(a, (f"__i{name}__", f"__{name}__", f"__r{name}__")) or answers(b, (f"__{name}__", f"__r{name}__"))
         own = own or any(isinstance(v, InstanceVar) and issubclass(v.cls, numpy_types.SCALAR) for v in (a, b))

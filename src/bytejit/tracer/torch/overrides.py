@@ -127,6 +127,11 @@ class Overrides(Component):
         told = self.told(fn, args, kwargs)
         return None if told is None else self.ask(found, *told)
 
+    def asked_by_tensor(self, v: Var, other: Var) -> bool:
+        """Whether an operator's method of the tensor `v` asks the `__torch_function__` of the object `other`."""
+        on = not self.all_off and not self.functions_off
+        return on and isinstance(v, TensorVar) and isinstance(other, InstanceVar) and bool(overrides(other.cls))
+
     @contextlib.contextmanager
     def without_overrides(self, kind: type = OFF_SUBCLASSES) -> Iterator[None]:
         """Overrides turned off, as the manager of that class does it."""
