@@ -206,7 +206,7 @@ def note_write(x: object, args: tuple) -> None:
     """Mark the storages of the fakes in a written argument. Raises: RuntimeError, as eager does, when another argument
     covers a part of the memory that is written."""
     if isinstance(x, Fake):
-        x.m.store.written = True
+        x.m.store.written += 1
         for other in args:
             if isinstance(other, Fake) and other is not x and other.m.store is x.m.store and _partly_the_same(x, other):
                 raise RuntimeError(
@@ -237,7 +237,7 @@ def _partly_the_same(a: Fake, b: Fake) -> bool:
 
 def was_written(fake: Fake) -> bool:
     """Whether an op wrote into the storage of this fake since it was made."""
-    return fake.m.store.written
+    return fake.m.store.written > 0
 
 
 def _plan(func: torch._ops.OpOverload) -> Callable:

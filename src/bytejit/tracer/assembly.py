@@ -30,6 +30,7 @@ from bytejit.tracer.sizes.dynamic import Symbols
 from bytejit.tracer.sizes.inference import SymbolicInference
 from bytejit.tracer.sizes.measured import Measured
 from bytejit.tracer.sizes.numbers import SymbolicNumbers
+from bytejit.tracer.sizes.read_numbers import ReadNumbers
 from bytejit.tracer.sizes.size_hysteresis import SizeHysteresis
 from bytejit.tracer.sizes.symbol_guards import SymbolGuards
 from bytejit.tracer.sizes.tensor_values import TensorValues
@@ -50,6 +51,7 @@ from . import registrations  # noqa: F401 (fills the tables of handlers and mode
 PARTS: dict[str, type[Component]] = {
     "deferred": DeferredCalls,
     "drawn": DrawnNumbers,
+    "reads": ReadNumbers,
     "context_variables": ContextVariables,
     "values": Wrapping,
     "names": Names,

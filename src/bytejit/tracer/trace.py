@@ -175,7 +175,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     caching.check_symbolic(t, replay.names)
     t.traced_arrays.check_writes(any(isinstance(v, TensorVar) and is_written(t, v) for v in t.inputs))
     t.measures.write_requirements()
-    outputs = t.backward.without_history(checkpoints.group(t, list(replay.outputs)), replay.spent_at)
+    outputs = t.backward.without_history(checkpoints.group(t, list(replay.outputs)), replay.without_history_at())
     t.copying.resolve_copies(outputs)
     t.symbol_guards.drop_unused_symbols()
     add_last_guards(t)
@@ -305,7 +305,7 @@ def is_written(t: Tracer, v: TensorVar) -> bool:
     """Whether the graph writes an input's storage."""
     if was_written(v.fake) or v in t.effects.data_set:
         return True
-    return not is_composed(type(v.real)) and t.stores[v.real.untyped_storage()._cdata].written
+    return not is_composed(type(v.real)) and t.stores[v.real.untyped_storage()._cdata].written > 0
 
 
 def gets_history(v: TensorVar) -> bool:

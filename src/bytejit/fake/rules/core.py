@@ -37,7 +37,7 @@ class NeedsMeta(Exception):
 
 
 class FakeStorage:
-    """The identity of a storage. `nbytes` is its size; `written`: an op wrote into it; `inference`: its tensors are
+    """The identity of a storage. `nbytes` is its size; `written`: how many ops wrote into it; `inference`: its tensors are
     inference tensors.
     """
 
@@ -46,7 +46,7 @@ class FakeStorage:
     def __init__(self, nbytes: int) -> None:
         self.id = next(_ids)
         self.nbytes = nbytes
-        self.written = False
+        self.written = 0
         self.inference = is_inference_mode_enabled()
 
     def __repr__(self) -> str:

@@ -15,7 +15,9 @@ from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.models import models
+from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
@@ -26,6 +28,7 @@ from bytejit.tracer.core.values import (
     SeqVar,
     SetVar,
     SliceVar,
+    SymVar,
     TensorVar,
     Var,
     is_object,
@@ -35,6 +38,7 @@ from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.objects.own_methods import own_method
 from bytejit.tracer.torch import parameters
 
+UNCHANGEABLE = {SliceVar, SymVar, TextVar, ReadVar}  # their copy is what was copied
 # of the built-in part: the methods of its class by which a copy is read and filled
 ASKED = {DictVar: ("__setitem__", "items"), SeqVar: ("__iter__", "append", "extend"), SetVar: ("__iter__", "__init__", "__new__")}
 
@@ -116,6 +120,8 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo:
         if memo is not None and (v.fake.requires_grad or t.type_of(v) is torch.nn.Parameter):
             return parameters.copied(t, v)
         return t.tensors.call_tensor_op(torch.Tensor.clone, [v], {}) if memo is not None else _no_copy(v)
+    if type(v) in UNCHANGEABLE:
+        return v
     if isinstance(v, (Known, FuncVar)):
         real = getattr(v, "obj", None) if isinstance(v, Known) else v.real
         if isinstance(v, FuncVar) or is_constant(real) or isinstance(real, (type, types.BuiltinFunctionType, enum.Enum)):
@@ -140,8 +146,6 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo:
         if memo is None:
             return v if v.cls is frozenset else t.values.real(t.calls.call_python(set.copy, [v]))
         return t.values.real(t.calls.call_python(v.cls, [SeqVar([part(item) for item in t.iteration.iterate(v)], list)]))
-    if isinstance(v, SliceVar):
-        return v
     if isinstance(v, InstanceVar):
         return _copied_instance(t, v, part, hook, args, memo)
     return _no_copy(v)

@@ -13,6 +13,7 @@ import torch
 
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
 from bytejit.tracer.core.models import MODELS, models
+from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -215,7 +216,7 @@ def sum_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _is_number(v: Var) -> bool:
-    return type(v) is SymVar or type(v) is Known and type(v.obj) in (int, float, complex, bool)
+    return type(v) in (SymVar, ReadVar) or type(v) is Known and type(v.obj) in (int, float, complex, bool)
 
 
 def _sum(*numbers: Any) -> Any:
@@ -227,6 +228,8 @@ def _sum_of_numbers(t: Tracer, numbers: list[Var]) -> Var:
     by one gives: since 3.12 (3.14) it carries along what the additions round off."""
     if len(numbers) > 1 and all(type(v) is Known for v in numbers):
         return t.operators.fold(_sum, *(t.const(v) for v in numbers))
+    if (found := t.reads.total(_sum, numbers)) is not None:
+        return found
     added = [v for v in numbers if type(v) is SymVar or t.const(v) or t.type_of(v) is not int]
     if len(added) > 2 and SUM_COMPENSATES and any(t.type_of(v) is float for v in added):
         if (found := call_anew(t, _sum, numbers)) is not None:
@@ -268,6 +271,8 @@ def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
         key = kwargs.get("key", NONE)
         if plain := t.comparisons.is_same(key, NONE):
             items = list(items)
+            if (read := t.reads.call(function, [*map(t.values.real, items)])) is not None:
+                return read
             if any(map(t.measures.is_measured, items)) and (found := t.numbers.on_numbers(symbolic, *items)) is not None:
                 return found
             if (found := extreme_of_tensors(t, name, items)) is not None:

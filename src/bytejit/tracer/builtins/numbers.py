@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.constants import NotConstant, is_own_class, to_python
@@ -16,6 +18,7 @@ from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.range_values import RangeVar
+from bytejit.tracer.core.read_values import Decides
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
@@ -42,7 +45,13 @@ def len_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(builtins.bool)
 def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.values.constant(bool(args) and t.comparisons.truth(args[0]))
+    try:
+        return t.values.constant(bool(args) and t.comparisons.truth(args[0]))
+    except Decides as e:
+        read = t.reads.read(args[0], bool, e.reason) if isinstance(args[0], TensorVar) else None
+        if read is None:
+            raise
+        return read
 
 
 SAY: dict[str, type] = {"__int__": int, "__index__": int, "__float__": float, "__complex__": complex}
@@ -76,9 +85,10 @@ def _number(cls: type, special: tuple[str, ...]) -> None:
         if args and type(args[0]) is TensorArrayVar and t.traced_arrays.tensor(args[0]).fake.dim() == 0:
             args = [t.traced_arrays.tensor(args[0]), *args[1:]]
         if args and isinstance(args[0], TensorVar):
-            if len(args) == 1 and (known := t.tensor_values.python_value(args[0], cls)) is not None:
-                return known
-            raise Break(f"{cls.__name__}() of a tensor needs its value")
+            why = f"{cls.__name__}() of a tensor needs its value"
+            if len(args) == 1:
+                return t.reads.number(args[0], cls, why)
+            raise Break(why)
         if args and isinstance(v := args[0], InstanceVar) and len(args) == 1 and (said := _said(t, v, cls, special)) is not None:
             return said
         try:
@@ -245,9 +255,14 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         text = t.const(spec)
         if v.fake.dim() == 0 and (known := t.tensor_values.python_value(v, lambda real: format(real, text))) is not None:
             return known
+        why = "formatting a tensor needs its value"
+        plain = v.fake.dim() == 0 and t.type_of(v) is torch.Tensor  # such a one is formatted as its number
+        number = t.reads.read(v, torch.Tensor.item, why) if plain else None
+        if number is not None and (filled := text_of(format, [number, spec])) is not None:
+            return filled
         if (unmade := unread(t, format, [v, spec])) is not None:
             return unmade
-        raise Break("formatting a tensor needs its value")
+        raise Break(why)
     if (found := text_of(format, [v, spec]) or unread(t, format, [v, spec])) is not None:
         return found
     try:

@@ -39,7 +39,7 @@ class DeferredCalls(Component):
     @property
     def count(self) -> int:
         """Returns the number of calls."""
-        return len(self.t.deferred_calls) + self.early
+        return len(self.t.deferred_calls) + self.early + self.t.reads.count
 
     def defer(self, kind: type, function: Callable, args: list[Var]) -> DeferredVar:
         """A value of type `kind`: the result of function(*args) at the end of the region."""

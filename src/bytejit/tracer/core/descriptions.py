@@ -11,6 +11,7 @@ from bytejit.common.text import without_records
 
 from .iterator_values import GenVar, IterVar
 from .range_values import RangeVar
+from .read_values import ReadVar
 from .texts import TextVar, UnreadText
 from .values import (
     CellVar,
@@ -37,6 +38,7 @@ CONSTANTS = (type(None), bool, int, float, complex, str, bytes)
 WORDS: dict[type[Var], str] = {
     CellVar: "a closure cell",
     DeferredVar: "a random number",
+    ReadVar: "a tensor's value",
     GenVar: "a generator",
     IterVar: "an iterator",
     RangeVar: "a range whose bounds change between calls",

@@ -1,4 +1,4 @@
-"""Text made of numbers that change between calls, or of tensors' values.
+"""Text made of numbers that change between calls or are read out of tensors, or of tensors themselves.
 
 The former is made where it leaves the region, so that no number becomes a constant: a message that names the step must not cost a
 compile a step. The latter is not made at all."""
@@ -14,6 +14,7 @@ from bytejit.common.plain_types import JSON_TYPES
 from bytejit.shapes import symbols
 
 from .open_values import OpenVar
+from .read_values import ReadVar, refuse_reads
 from .signals import Break
 from .values import Known, SeqVar, SymVar, Var
 
@@ -68,6 +69,7 @@ def given_text(obj: str, source: Any, fix: Callable[[], None]) -> TextVar:
 
 def constant_of(v: Any) -> Any:
     """Make a number, a text or a tuple of such a constant."""
+    refuse_reads(v)
     return tuple(map(constant_of, v.items)) if isinstance(v, SeqVar) else v.obj
 
 
@@ -113,13 +115,15 @@ def rounds(form: str, given: Any) -> bool:
 
 def changes(v: Var) -> bool:
     """Whether a number that changes is in it."""
-    return type(v) in (SymVar, TextVar) or is_row(v) and any(map(changes, v.items))
+    return type(v) in (SymVar, TextVar, ReadVar) or is_row(v) and any(map(changes, v.items))
 
 
 def is_plain(v: Var) -> bool:
     """Whether it is a number, text, nothing, or a tuple of such."""
     if is_row(v):
         return all(map(is_plain, v.items))
+    if type(v) is ReadVar:
+        return v.kind in (int, float, bool)
     return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in JSON_TYPES
 
 
@@ -137,5 +141,7 @@ def hint(v: Var) -> Any:
         return symbols.hint(v.value)
     if isinstance(v, OpenVar):
         return v.real
+    if type(v) is ReadVar:
+        return v.like
     assert isinstance(v, Known), v
     return v.obj

@@ -29,6 +29,7 @@ from .limits import Limits
 from .models import STEPPED
 from .numpy_values import ArrayVar
 from .python_types import python_type
+from .read_values import refuse_reads
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, RETURN
@@ -126,6 +127,7 @@ class Tracer:
         try:
             return to_python(self, v, classes=True)
         except NotConstant as e:
+            refuse_reads(v)
             raise Break(f"a value that exists only when the graph runs was needed ({e})") from None
 
     def raised(self, real: BaseException) -> Raised:

@@ -47,7 +47,7 @@ def instance(out: Statements, v: InstanceVar) -> str:
         out.lines.append(f"{name} = {cls}.__new__({cls}, *{args})")
         out.lines.append(f"{out.bind(base)}.__init__({name}, *{args})")
     elif isinstance(v.base, Known) or isinstance(v.base, SeqVar) and v.base.cls is not list:
-        kind = type(v.base.obj) if isinstance(v.base, Known) else tuple
+        kind = out.t.type_of(v.base) if isinstance(v.base, Known) else tuple
         out.lines.append(f"{name} = {out.bind(kind.__new__)}({cls}, {out.value(v.base)})")
     elif v.base is not None:
         out.lines.append(f"{name} = {cls}.__new__({cls})")

@@ -16,6 +16,7 @@ from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.open_values import OpenVar
 from bytejit.tracer.core.range_values import RangeVar
+from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.texts import TextVar, UnreadText
 from bytejit.tracer.core.values import (
@@ -41,6 +42,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.objects.context_variables import TokenVar
+from bytejit.tracer.sizes.read_numbers import WARNING
 
 from . import classes, containers, functions, instances, iterators
 from .statements import Statements
@@ -99,6 +101,7 @@ class Reconstruction(Statements):
         if v.node is None:
             raise CannotReconstruct("a tensor made inside a function transform", self.t.escaped.get(id(v), 0))
         known, name = id(v) in self.names, self.output(v.node)
+        self.used_at.add(self.output_at[v.node])
         if self.t.backward.is_spent(v):
             return self.names.get(id(v)) or self.spent(v, name)
         if not known and v.cls is torch.nn.Parameter:
@@ -177,6 +180,21 @@ def deferred(out: Statements, v: DeferredVar) -> str:
     raise AssertionError(f"{v} was not called")
 
 
+def read(out: Statements, v: ReadVar) -> str:
+    """A number read out of a tensor, or computed of such."""
+    if (of := v.tensor) is None:
+        return f"{out.bind(v.function)}({out.many(v.args)})"
+    out.t.reads.check(v)
+    if of.source is not None and of.real is not None:
+        return f"{out.bind(v.function)}({out.at.source(of.source)})"
+    assert of.node is not None, of
+    if of.fake.requires_grad and v.function in WARNING:
+        return f"{out.bind(v.function)}({out.value(of)})"
+    text = out.output(of.node)
+    out.read_at.add(out.output_at[of.node])
+    return f"{out.bind(v.function)}({text})"
+
+
 def token(out: Statements, v: TokenVar) -> str:
     """Makes a token whose variable is again what it was. Both calls run now, while the variable is as it was at the first."""
     if v.old is not None or out.t.context_variables.pending(v.var):
@@ -199,6 +217,7 @@ MAKERS: dict[type[Var], Callable] = {
     ArrayVar: containers.array,
     TensorArrayVar: containers.traced_array,
     DeferredVar: deferred,
+    ReadVar: read,
     SeqVar: containers.sequence,
     DictVar: containers.mapping,
     ProxyVar: containers.mapping_proxy,

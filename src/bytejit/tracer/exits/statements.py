@@ -20,6 +20,8 @@ class Statements:
         self.outputs: list[torch.fx.Node] = []
         self.output_at: dict[torch.fx.Node, int] = {}
         self.spent_at: set[int] = set()  # of these, those that are given without their history
+        self.read_at: set[int] = set()  # of these, those that the exit reads numbers out of, and those that are used otherwise
+        self.used_at: set[int] = set()
         self.returns = False  # whether the region ends by returning from the function
         self.start(SourcePrinter())
 
@@ -45,6 +47,11 @@ class Statements:
         self.named.append(v)
         self.names[id(v)] = text
         return text
+
+    def without_history_at(self) -> set[int]:
+        """The outputs that are given without their history: no code of the program sees more of them than their values."""
+        read = {i for i in self.read_at - self.used_at if self.outputs[i].meta["val"].requires_grad}
+        return self.spent_at | read
 
     def bind(self, obj: object) -> str:
         """An expression for a real object."""

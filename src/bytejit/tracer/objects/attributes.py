@@ -21,6 +21,7 @@ from bytejit.tracer.core.constants import to_python
 from bytejit.tracer.core.exceptions import name_missed
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.numpy_values import ArrayVar
+from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     NONE,
@@ -73,6 +74,8 @@ class Attributes(Component):
         if isinstance(v, DeferredVar):
             if v.kind is contextvars.Token:
                 return self.t.context_variables.token_attribute(v, name)
+            if isinstance(v, ReadVar):
+                raise Break(f"{name} of a tensor's value")
             raise Break("a random number used in the region" if v.kind is float else "a hook's handle used in the region")
         if isinstance(v, Known):
             return self.t.known_attributes.known_getattr(v, name)

@@ -258,6 +258,8 @@ class Calls(Component):
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
+        if self.t.reads.count and not kwargs and (read := self.t.reads.called(obj, args)) is not None:
+            return read
         if self.t.deferred_calls:
             args = self.t.drawn.computed_with(obj, args)
         if (self.t.devices or self.t.overrides.outer_device) and isinstance(obj, types.BuiltinFunctionType):

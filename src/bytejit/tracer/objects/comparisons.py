@@ -11,10 +11,11 @@ from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import is_constant
-from bytejit.tracer.core.descriptions import shown_name
+from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
+from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import (
@@ -33,6 +34,7 @@ from bytejit.tracer.core.values import (
     SymVar,
     TensorVar,
     Var,
+    is_object,
 )
 from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.sizes.called_anew import call_anew
@@ -59,7 +61,9 @@ class Comparisons(Component):
     def compare(self, name: str, a: Var, b: Var) -> Var:
         a, b = self.t.values.real(a), self.t.values.real(b)
         if isinstance(a, DeferredVar) or isinstance(b, DeferredVar):
-            raise Break("a random number compared")
+            if (read := self.t.reads.compare(COMPARISONS[name], a, b)) is not None:
+                return read
+            raise Break(f"{words(a if isinstance(a, DeferredVar) else b)} compared")
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call(COMPARISONS[name], [a, b])
         if type(a) is IdVar or type(b) is IdVar:
@@ -245,6 +249,8 @@ class Comparisons(Component):
                 is_constant(a.obj) and type(a.obj) is type(b.obj) and a.obj == b.obj and isinstance(a.obj, (int, str))
             )
         if a is not b:
+            if any(isinstance(v, ReadVar) and v.kind is not float and not is_object(w, None) for v, w in ((a, b), (b, a))):
+                raise Break("the identity of a tensor's value")  # of bools and of small integers there is one each
             identities.are_two(self.t, a, b)
         if isinstance(a, TensorVar) and isinstance(b, TensorVar) and a is not b:
             self.t.copying.rely_on_copies(a, b)  # x.contiguous() is x, where it copies nothing
@@ -291,7 +297,7 @@ class Comparisons(Component):
         if isinstance(v, DeferredVar):
             if v.kind is contextvars.Token:
                 return True
-            raise Break("a random number decides a branch")
+            raise Break(f"{words(v)} decides a branch")
         if isinstance(v, ArrayVar):
             return self.t.const(self.t.numpy_arrays.array_call(bool, [v]))
         if isinstance(v, InstanceVar):

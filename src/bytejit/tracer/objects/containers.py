@@ -16,7 +16,7 @@ from bytejit.compat import numpy_types
 from bytejit.guards.item_sources import dict_item
 from bytejit.guards.plain_sources import PlainKeys
 from bytejit.guards.sources import Source
-from bytejit.tracer.core.descriptions import shown_name
+from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.library_code import is_library
 from bytejit.tracer.core.made_ids import ByIdentity, IdKey, IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar
@@ -247,7 +247,7 @@ def plain_key(t: Tracer, var: Var) -> object:
         if cls_hash is not object.__hash__ and cls_hash is not BaseException.__hash__:
             raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
     if isinstance(var, DeferredVar):
-        raise Break("a random number used as a key")
+        raise Break(f"{words(var)} used as a key")
     if isinstance(var, ArrayVar):
         if t.type_of(var) in numpy_types.SCALARS:
             raise Break("a number of NumPy's that the graph computes used as a key")

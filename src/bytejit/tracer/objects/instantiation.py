@@ -17,7 +17,19 @@ from bytejit.tracer.core.frame import bind
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import UnreadText
-from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var, expect
+from bytejit.tracer.core.values import (
+    NONE,
+    DeferredVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    SeqVar,
+    SetVar,
+    TensorVar,
+    Var,
+    expect,
+)
 from bytejit.tracer.objects.pure_functions import is_pure
 
 from .argument_counts import describe
@@ -141,7 +153,7 @@ class Instantiation(Component):
             made.base = SetVar({})
         else:
             made.base = self.t.calls.call_python(base, args[:1] if base is tuple else args, {} if base is tuple else kwargs)
-            if type(made.base) is UnreadText:
+            if type(made.base) is UnreadText or isinstance(made.base, DeferredVar):
                 self.t.const(made.base)
             made.new_args = list(args)
         return made

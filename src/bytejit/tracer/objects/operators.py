@@ -14,6 +14,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
+from bytejit.tracer.core.read_values import ReadVar, refuse_reads
 from bytejit.tracer.core.signals import SIGNALS, Break
 from bytejit.tracer.core.texts import CONVERSION, TextVar, UnreadText, text_of
 from bytejit.tracer.core.values import (
@@ -124,8 +125,10 @@ class Operators(Component):
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
             return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], a.obj, b.obj)
         if isinstance(a, DeferredVar) or isinstance(b, DeferredVar):
-            if (late := self.t.deferred.defer_binary(name, FUNCTIONS[name], a, b)) is not None:
+            late = self.t.reads.binary(name, FUNCTIONS[name], a, b) or self.t.deferred.defer_binary(name, FUNCTIONS[name], a, b)
+            if late is not None:
                 return late
+            refuse_reads(a, b)
             return self.binary(name, self.t.drawn.early(a), self.t.drawn.early(b), in_place)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
@@ -374,7 +377,10 @@ class Operators(Component):
             return found
         if isinstance(v, ArrayVar):
             return self.t.numpy_arrays.array_call(UNARY[name], [v])
+        if isinstance(v, ReadVar) and (late := self.t.reads.call(UNARY[name], [v])) is not None:
+            return late
         if isinstance(v, DeferredVar):
+            refuse_reads(v)
             return self.unary(name, self.t.drawn.early(v))
         if isinstance(v, TensorVar):
             return self.t.tensors.call_tensor_op(UNARY[name], [v], {})

@@ -14,9 +14,10 @@ Path = tuple[Any, ...]  # positions and keys on the way from the result to a num
 
 
 def returned_sizes(t: Tracer, result: Var) -> tuple[tuple[Path, SizeCondition], ...] | None:
-    """The symbolic numbers in lists, tuples and dicts; None where one cannot be told by the inputs' sizes."""
+    """The symbolic numbers in lists, tuples and dicts; None where one cannot be told by the inputs' sizes, or one
+    may be read out of a tensor."""
     found = tuple(_walk(t, result, ()))
-    if any(t.measures.is_measured(v) for _, v in found):
+    if t.reads.count or any(t.measures.is_measured(v) for _, v in found):
         return None
     return tuple(
         (path, t.numbers.expr_guard(v.value.node.public))

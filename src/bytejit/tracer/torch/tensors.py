@@ -28,6 +28,7 @@ from bytejit.tracer.core.constants import NotConstant, is_c_enumeration, is_cons
 from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.operations import is_program_code, is_torch_python, plainly_given
+from bytejit.tracer.core.read_values import Decides, refuse_reads
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import (
     NONE,
@@ -140,14 +141,10 @@ class Tensors(Component):
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
-            known = (
-                self.t.tensor_values.python_value(args[0], getattr(torch.Tensor, method))
-                if method in READS_DATA and len(args) == 1
-                else None
-            )
-            if known is not None:
-                return known
-            raise Break(f"Tensor.{method}() needs a tensor's value")
+            why = f"Tensor.{method}() needs a tensor's value"
+            if method in READS_DATA and len(args) == 1:
+                return self.t.reads.number(args[0], getattr(torch.Tensor, method), why)
+            raise Break(why)
         if self.op_name(fn).rpartition(".")[2].strip("_") in TAKE_BOOLS_FOR_FLOATS:
             args, kwargs = [numpy_bool(a) for a in args], {k: numpy_bool(self.t.values.real(v)) for k, v in kwargs.items()}
         try:
@@ -345,6 +342,7 @@ class Tensors(Component):
     def to_node_arg(self, v: Var) -> Any:
         """A Var as an argument of an FX node. Raises: NotConstant."""
         v = self.t.values.real(v)
+        refuse_reads(v)
         if isinstance(v, TensorVar):
             if v.node is None:
                 if v.cls is None:
@@ -397,4 +395,4 @@ class Tensors(Component):
             return self.t.const(known)
         if (sure := decided(v)) is not None:
             return sure
-        raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
+        raise Decides("a tensor decides a branch", "use torch.where, or let this block run in the original code")

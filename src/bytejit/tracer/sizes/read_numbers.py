@@ -1,0 +1,193 @@
+"""Numbers that the program reads out of tensors and only keeps: `losses.append(loss.item())`, `total += loss.item()`,
+`return float(loss)`, `f"{loss:.3f}"`.
+
+Nothing in the region depends on such a number, so that the region goes on: the tensor is an output of the graph, and the exit
+reads it. Arithmetic that cannot raise waits with it. Where the program decides by the number (a branch, a size, a key) or
+computes tensors with it, the graph breaks.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bytejit.fake.tensor import Fake
+from bytejit.shapes.symbols import hint
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.read_values import ReadVar
+from bytejit.tracer.core.signals import Break, CannotReconstruct
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
+
+MOST_ITEMS = 64  # of a tensor whose numbers are read
+MOST_INT = 2**63  # of an integer that is combined with floats: it is one of them as well
+WARNING = (float, complex, torch.Tensor.__float__)  # they warn of a tensor that requires gradients
+PLAIN = (None, torch.Tensor, torch.nn.Parameter)
+DEVICES = frozenset(("cpu", "cuda"))
+# functions of numbers that cannot raise -> the types of number that they take; of several arguments: all of one type
+PURE: dict[Any, tuple[type, ...]] = {
+    abs: (int, float),
+    min: (int, float),
+    max: (int, float),
+    float: (int, float, bool),
+    int: (int, bool),
+    bool: (int, float, bool),
+    round: (int,),
+    math.isnan: (float,),
+    math.isinf: (float,),
+    math.isfinite: (float,),
+    operator.neg: (int, float),
+    operator.pos: (int, float),
+}
+FREE = frozenset(("add", "sub", "mul"))  # operators that cannot raise for floats, or for integers of some digits
+DIVIDING = frozenset(("truediv", "floordiv", "mod"))
+
+
+class ReadNumbers(Component):
+    """The part of the tracer that leaves reads of tensors to the exit."""
+
+    def __init__(self, t: Tracer) -> None:
+        super().__init__(t)
+        self.count = 0
+
+    # ---- what is read ---------------------------------------------------------------------------------------------------
+    def number(self, v: TensorVar, function: Callable, why: str) -> Var:
+        """function(tensor): known now, or read by the exit. Raises: Break(why)."""
+        known = self.t.tensor_values.python_value(v, function)
+        found = self.read(v, function, why) if known is None else known
+        if found is None:
+            raise Break(why)
+        return found
+
+    def read(self, v: TensorVar, function: Callable, why: str) -> Var | None:
+        """function(tensor), for one of item, tolist, int, float...; None where it is not left to the exit."""
+        fake = v.fake
+        if not isinstance(fake, Fake) or v.cls not in PLAIN or v.node is None or v.base is not None or v.wrapper is not None:
+            return None
+        if self.t.overrides.modes or self.t.overrides.entered or v in self.t.effects.data_set:
+            return None
+        if fake.layout is not torch.strided or fake.device.type not in DEVICES:
+            return None
+        if any(type(n) is not int for n in fake.shape) or fake.dim() > 1 or fake.numel() > MOST_ITEMS:
+            return None
+        like = _like(fake.dtype)
+        if function is torch.Tensor.tolist and fake.dim():
+            whole = self._make(function, v, [like], why)
+            return SeqVar(
+                [ReadVar(operator.getitem, [whole, Known(i)], like, why, whole.step) for i in range(fake.numel())], list
+            )
+        if fake.numel() != 1 or function not in READS or function is int and type(like) is not int:
+            return None
+        made = READS[function]
+        return self._make(function, v, like if made is None else made(like), why)
+
+    def _make(self, function: Callable, v: TensorVar, like: Any, why: str) -> ReadVar:
+        made = ReadVar(function, [v], like, why, self.t.limits.steps)
+        made.watched = v.fake.m.store, v.fake.m.store.written
+        self.count += 1
+        return made
+
+    def check(self, v: ReadVar) -> None:
+        """Raises: CannotReconstruct where the region has written the tensor since."""
+        assert v.tensor is not None and v.watched is not None, v
+        store, writes = v.watched
+        if store is not v.tensor.fake.m.store or store.written != writes or v.tensor in self.t.effects.data_set:
+            raise CannotReconstruct("a tensor's value, which is changed afterwards,", v.step)
+        self.t.sizes.sizes_leave |= self.t.job.measure
+
+    # ---- what is computed of it ------------------------------------------------------------------------------------------
+    def binary(self, name: str, function: Callable, a: Var, b: Var) -> ReadVar | None:
+        """Arithmetic on numbers, of which one is read; None where it may raise, or where there is something else than numbers."""
+        if not all(map(is_number, (a, b))) or not any(isinstance(v, ReadVar) for v in (a, b)):
+            return None
+        x, y = map(_example, (a, b))
+        if float in (type(x), type(y)) and any(type(n) is int and not self._is_small(v) for v, n in ((a, x), (b, y))):
+            return None
+        if name not in FREE and not (name in DIVIDING and self._divides(b, y)):
+            return None
+        if name == "truediv" and not all(self._is_small(v) for v, n in ((a, x), (b, y)) if type(n) is not float):
+            return None
+        return self._computed(function, [a, b])
+
+    def compare(self, function: Callable, a: Var, b: Var) -> ReadVar | None:
+        """A comparison of numbers, of which one is read; None for other values."""
+        found = all(map(is_number, (a, b))) and any(isinstance(v, ReadVar) for v in (a, b))
+        return self._computed(function, [a, b]) if found else None
+
+    def call(self, function: Callable, args: Sequence[Var]) -> Var | None:
+        """A function of Python's, of numbers of which one is read; None where it may raise, or may give one of another type."""
+        if not any(isinstance(v, ReadVar) for v in args) or not all(map(is_number, args)):
+            return None
+        kinds = {type(_example(v)) for v in args}
+        if function is round and len(args) == 2 and type(args[1]) is Known and type(args[1].obj) is int:
+            return self._computed(function, args) if type(_example(args[0])) in (int, float) else None
+        if len(kinds) != 1 or not kinds <= {*PURE.get(function, ())}:
+            return None
+        return args[0] if kinds == {function} else self._computed(function, args)
+
+    def called(self, function: Any, args: Sequence[Var]) -> Var | None:
+        """The same for any callable and arguments that nothing has looked at."""
+        try:
+            known = function in PURE
+        except TypeError:
+            return None
+        return self.call(function, [*map(self.t.values.real, args)]) if known else None
+
+    def total(self, function: Callable, numbers: Sequence[Var]) -> Var | None:
+        """The sum of numbers of which one is read, as `function` computes it."""
+        if not any(isinstance(v, ReadVar) for v in numbers) or not all(map(is_number, numbers)):
+            return None
+        if any(type(_example(v)) is float for v in numbers) and not all(
+            self._is_small(v) for v in numbers if type(_example(v)) is not float
+        ):
+            return None
+        return self._computed(function, numbers)
+
+    def _computed(self, function: Callable, args: Sequence[Var]) -> ReadVar:
+        last = max((v for v in args if isinstance(v, ReadVar)), key=lambda v: v.step)
+        return ReadVar(function, [*args], function(*map(_example, args)), last.why, last.step)
+
+    def _is_small(self, v: Var) -> bool:
+        """Whether a number, if it is an integer, is one that is a float as well: read out of a tensor, or known."""
+        if isinstance(v, ReadVar):
+            return v.kind is float or v.tensor is not None or v.function is operator.getitem
+        return type(v) is SymVar or isinstance(_example(v), float) or abs(_example(v)) < MOST_INT
+
+    def _divides(self, v: Var, example: Any) -> bool:
+        """Whether a divisor is known not to be 0. Of one that changes that is a condition."""
+        if type(v) is SymVar:
+            return isinstance(v.value, torch.SymInt) and bool(v.value != 0)
+        return not isinstance(v, ReadVar) and example != 0
+
+
+# function that reads a number -> the type that it makes of it
+READS: dict[Any, type | None] = {
+    torch.Tensor.item: None,
+    torch.Tensor.tolist: None,
+    torch.Tensor.__float__: float,
+    float: float,
+    torch.Tensor.__int__: int,
+    int: int,
+    bool: bool,
+}
+
+
+def _like(dtype: torch.dtype) -> Any:
+    return True if dtype is torch.bool else 1j + 1.5 if dtype.is_complex else 1.5 if dtype.is_floating_point else 3
+
+
+def is_number(v: Var) -> bool:
+    """Whether it is a number of Python's: read, known or symbolic."""
+    if isinstance(v, ReadVar):
+        return v.kind in (int, float, bool)
+    return type(v) is SymVar or type(v) is Known and type(v.obj) in (int, float, bool)
+
+
+def _example(v: Var) -> Any:
+    if isinstance(v, ReadVar):
+        return v.like
+    return hint(v.value) if type(v) is SymVar else v.obj if isinstance(v, Known) else None

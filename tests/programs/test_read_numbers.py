@@ -1,0 +1,227 @@
+"""Numbers that are read out of tensors and only kept: the region goes on, and its exit reads them"""
+
+import copy
+import dataclasses
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+from torch import nn
+
+import bytejit
+
+from . import targets
+from .harness import F, I, case, program
+
+
+@program(F(3, 4), total=4, calls=8)
+def test_a_log():
+    """`losses.append(loss.item())`, `total += loss.item()`, `log[key] = ...`: one graph, whatever the numbers are"""
+    log, losses = defaultdict(list), []
+
+    class State:
+        total, count, best, name = 0.0, 0, float("inf"), ""
+
+    state = State()
+
+    def step(x):
+        loss = x.square().sum()
+        losses.append(loss.item())
+        state.total += loss.item()
+        state.count += (x > 0).sum().item()
+        state.best = min(state.best, float(loss))
+        state.name = f"{loss.item():.3f} {loss:.1f} {loss} {loss.item()!r:>20}" + f"{float(loss):.2f}"
+        log["loss"].append(loss.detach().cpu().item())
+        log["any"].append((x > 0).any().item())
+        return x + 1, {"loss": loss.item(), "mean": state.total / 4}
+
+    return step, lambda: (losses, dict(log), vars(state))
+
+
+@case(F(3, 4), graphs=1)
+def test_types_of_numbers(x):
+    """float, int, bool and complex, of every width, and nan and infinity"""
+    y = x.sum()
+    widths = [y.to(d).item() for d in (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64)]
+    return widths, (y * math.nan).item(), (y.abs() * math.inf).item(), y.to(torch.complex64).item(), x.argmax().item()
+
+
+@case(F(3, 4), graphs=1)
+def test_conversions(x):
+    """float(), int(), bool(), tolist() and NumPy's item()"""
+    hits = (x > 0).sum()
+    return float(x.sum()), int(hits), float(hits), bool((x > 0).any()), x[0].tolist(), hits.tolist(), x.max().numpy().item()
+
+
+@case(F(4, 2), 3, total=1)
+def test_arithmetic(x, n):
+    """Arithmetic and comparisons that cannot raise wait as well, with the types and the rounding of Python's"""
+    rows = [r.sum().item() for r in x]
+    hits = [(r > 0).sum().item() for r in x]
+    whole = (
+        sum(hits),
+        hits[0] - hits[1],
+        hits[0] * 2,
+        hits[1] // 3,
+        hits[2] % 2,
+        hits[0] / 7,
+        -hits[1],
+        +hits[2],
+    )
+    real = sum(rows), sum(rows) / len(rows), rows[0] * n, n - rows[1], rows[2] / 4, rows[0] // 2, rows[1] % 2.5, hits[0] * 0.5
+    called = max(rows), min(rows[0], 1.5), round(rows[0], 2), round(hits[1]), abs(rows[1]), float(hits[0]), int(hits[1])
+    asked = rows[0] > 0, hits[0] == n, rows[0] != rows[1], math.isnan(rows[2]), bool(rows[0]), isinstance(rows[0], float)
+    truths = (x > 0).any().item() + 1, (x > 0).all().item() == 1
+    return whole, real, called, asked, truths
+
+
+@dataclasses.dataclass
+class Result:
+    loss: float
+    parts: list
+
+
+@case(F(3, 4), graphs=1)
+def test_one_number_in_several_places(x):
+    """Structures of numbers: one object is one object, copies are copies"""
+
+    loss = x.sum().item()
+    made = Result(loss, [loss, x.mean().item()])
+    return dataclasses.asdict(made), copy.deepcopy(made.parts), made.loss is loss, loss is None
+
+
+@program(F(3, 4), graphs=1)
+def test_training_step():
+    """A training step that logs: loss and norm are read before and after the backward pass"""
+    net = nn.Linear(4, 2)
+    with torch.no_grad():
+        net.weight.fill_(0.25), net.bias.zero_()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = []
+
+    def step(x):
+        opt.zero_grad()
+        loss = net(x).square().mean()
+        seen.append(loss.item())
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+        seen.append({"norm": norm.item(), "loss": float(loss)})
+        return loss.detach()
+
+    return step, lambda: (seen, [p.detach().clone() for p in net.parameters()])
+
+
+@case(F(3, 4, grad=True))
+def test_read_and_returned(x):
+    """What is read is returned as well, with its history"""
+    y = x.square().sum()
+    return y.item(), y, x.mean().item()
+
+
+@case(F(3, 4), breaks=False)
+def test_changed_afterwards(x):
+    """A tensor that is written after the read: the number is that of before"""
+    y = x * 2
+    first, view = y[0, 0].item(), y.view(-1)
+    view[0] = 7
+    before = x.sum().item()
+    x.zero_()
+    return first, y[0, 0].item(), before, x.sum().item()
+
+
+@program(F(4))
+def test_aliases_that_are_written():
+    """The memory of one argument is written through another"""
+
+    def f(x, y):
+        first = x[0].item()
+        y.zero_()
+        return first, x[0].item()
+
+    return lambda x: (f(x, x.view(2, 2)), x)
+
+
+@case(F(3, 4), I(3))
+def test_numbers_that_decide(x, ids):
+    """A branch, a size, a key, a loop or an operand: the graph breaks"""
+    found = {}
+    if x.sum().item() > 0:
+        x = x + 1
+    scale = x.mean().item()
+    x = x * scale
+    n = (x > 0).sum().item()
+    x = torch.cat([x.flatten()[:n], torch.full((2,), scale)])
+    found[n] = ids[: int((ids > 3).sum())]
+    for _ in range(int((ids > 3).sum())):
+        x = x - 0.5
+    return x, found, math.exp(scale), f"{scale:.0f}", n in found, [10, 11, 12, 13][min(n, 3)]
+
+
+class Loss(float):
+    pass
+
+
+@case(F(4))
+def test_a_subclass_of_float(x):
+    """A number of a class of the program's, made of one that is read"""
+    return Loss(x.sum().item()), x + 1
+
+
+@case(F(4))
+def test_errors_of_numbers(x):
+    """What raises, raises as in eager"""
+    try:
+        x.item()
+    except RuntimeError as e:
+        first = type(e)
+    try:
+        int(x.sum() * math.nan)
+    except ValueError as e:
+        second = str(e)
+    try:
+        1 / (x.sum() * 0).item()
+    except ZeroDivisionError as e:
+        return first, second, str(e)
+
+
+@pytest.mark.skipif(targets.TARGET != "bytejit", reason="what is asked of bytejit")
+def test_a_loop_that_decides_late_is_one_graph():
+    """What sums numbers of tensors up in a loop and decides by the sum has one graph before the decision."""
+
+    def f(x):
+        total = 0.0
+        for row in x:
+            total += row.sum().item()
+        return x + 1 if total > 0 else x - 1
+
+    report = bytejit.explain(f, torch.ones(4, 2))
+    assert len(report.break_reasons) == 1 and len(report.graphs) == 2
+
+
+def test_unread_number_costs_nothing():
+    """A number that nothing keeps is no output of the graph."""
+    counter = targets.Counter()
+
+    def f(x):
+        x.sum().item()
+        return x + 1
+
+    assert torch.equal(targets.compiled(f, counter)(torch.ones(2)), torch.ones(2) + 1)
+    if targets.TARGET == "bytejit":
+        assert [len(n.args[0]) for gm in counter.graphs for n in gm.graph.nodes if n.op == "output"] == [1]
+
+
+def test_only_read_needs_no_backward():
+    """An output that the exit only reads a number out of is given without its history."""
+    counter = targets.Counter()
+    weight = nn.Parameter(torch.ones(3))
+
+    def f(x):
+        return (x * weight).sum().item()
+
+    assert targets.compiled(f, counter)(torch.ones(3)) == 3.0
+    if targets.TARGET == "bytejit":
+        (graph,) = counter.graphs
+        assert not any(out.requires_grad for out in graph.forward(weight, torch.ones(3)))
