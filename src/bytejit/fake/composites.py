@@ -118,7 +118,12 @@ class _Cumprod(torch.autograd.Function):
         return torch.where(first, behind * ahead, torch.where(before, plain, 0)), None
 
 
-@composes(torch.cumprod, torch.Tensor.cumprod)
+def _adds_up_each_number(*args: Any, **kwargs: Any) -> bool:
+    """Whether the gradient of torch's own on fakes takes some steps for each number along the dimension. So until 2.12."""
+    return torch.__version__ < (2, 13)
+
+
+@composes(torch.cumprod, torch.Tensor.cumprod, also=_adds_up_each_number)
 def _cumprod(input: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     x = input if dtype is None else input.to(dtype)
     plain = x.requires_grad and torch.is_grad_enabled() and x.is_floating_point() and x.dim()
