@@ -40,6 +40,16 @@ def test_a_compiler_that_is_not_there_is_an_error(cxx, needs_grad, tmp_path):
     assert _files_of_ours(caught.tb) == ["dispatch.py"]
 
 
+def test_other_functions_do_not_hear_of_its_settings(tmp_path):
+    x = torch.ones(4)
+    caches.clear()
+    CHECKER.install(None)
+    with pytest.raises(bytejit.exc.BadSetting):
+        bytejit.compile(lambda x: torch.relu(x) + 1, options={"cxx": "no-such-g++", "cache_dir": tmp_path})(x)
+    assert torch.equal(bytejit.compile(lambda x: x + 2, backend="eager")(x), x + 2)
+    assert torch.equal(bytejit.compile(lambda x: x + 3)(x), x + 3)
+
+
 def test_what_cannot_be_in_one_graph_is_said_without_the_frames_of_the_compiler():
     c = bytejit.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True, backend="eager")
     with pytest.raises(bytejit.exc.Unsupported, match="decides a branch") as caught:

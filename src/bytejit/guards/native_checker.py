@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.errors import BadSetting, BytejitError
+from bytejit.common.errors import BytejitError
 from bytejit.common.registry import count
 from bytejit.compat import layouts
 from bytejit.compat.probes import PROBES
@@ -103,10 +103,8 @@ class Checker:
         if self._calls is None and self._build is not None and exchange_fill() is not None:
             try:
                 self._calls = self._build(unit())
-            except BadSetting:
-                self._build = None  # the next graph brings its own settings
-                raise
-            # no compiler, or one that refuses the unit: as right from Python, only slower
+            # no compiler, or one that refuses the unit: as right from Python, only slower. A graph with kernels says itself
+            # what is wrong with its settings, and the next one brings its own.
             except BytejitError as error:
                 self._build = None
                 count("fallbacks", f"guards are checked from Python: {type(error).__name__}")
