@@ -4,7 +4,7 @@ The programs come in blocks of 250, each decided by the seed and its number, eac
 them at a time. With `--resume FILE` the blocks without a difference are noted there, and not run again.
 --found FOLDER: each program that differs is written there and the run goes on; nothing is shrunk.
 --chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs; --training: with their backward
-passes (a chain that has none is left out), --dynamic: with all sizes as symbols.
+passes (a chain that has none is left out), --dynamic: with all sizes as symbols, --resized: with later calls in other sizes.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from hypothesis import seed as with_seed
 from ..programs import targets
 from .chain_runner import check_chain, raises
 from .chains import chain, trained
+from .resized import resized
 from .runner import EXPLAINED, check_source
 from .writer import programs
 
@@ -43,7 +44,7 @@ def run_chains(args: argparse.Namespace) -> int:
         ran += 1
         try:
             with targets.strict():
-                check_chain(text, dynamic=args.dynamic or None)
+                check_chain(text, dynamic=args.dynamic or None, resized=resized(text, n) if args.resized else ())
         except Exception as e:
             bad += 1
             print(f"chain {n}: {type(e).__name__}: {e}\n{text.partition('def inputs')[2]}", flush=True)
@@ -148,6 +149,7 @@ def main(argv=None) -> int:
     p.add_argument("--chains", action="store_true", help="chains of tensor ops, in kernels")
     p.add_argument("--training", action="store_true", help="chains with their backward passes")
     p.add_argument("--dynamic", action="store_true", help="chains with all sizes as symbols")
+    p.add_argument("--resized", action="store_true", help="chains that are called again in other sizes")
     p.add_argument("--jobs", type=int, default=1, help="processes at a time")
     p.add_argument("--resume", help="a file that notes the blocks that are done")
     p.add_argument("--alone", action="store_true", help="all programs in this process, in one block")

@@ -121,12 +121,14 @@ def further(exact: torch.Tensor | None, p: torch.Tensor, q: torch.Tensor) -> tor
     return torch.where(far.isinf(), off(exact.to(p.dtype), q), distance(exact, q) > 2 * far)
 
 
-def check_chain(text: str, backend="inductor", dynamic=None, calls: int = 1) -> None:
-    """Raises: Differs (compiled and plain run differ), or what bytejit raises by itself."""
+def check_chain(text: str, backend="inductor", dynamic=None, calls: int = 1, resized: tuple[str, ...] = ()) -> None:
+    """resized: the same text with other sizes, for later calls. Raises: Differs (compiled and plain run differ), or what
+    bytejit raises by itself."""
     space = build(text)
     targets.reset()
     ours = targets.compiled(space["program"], backend, dynamic=dynamic)
-    for _ in range(calls):
+    for given in [space] * calls + [build(t) | {"program": space["program"]} for t in resized]:
+        space = given
         plain_args, our_args = space["inputs"](), space["inputs"]()
         plain, got = execute(space["program"], plain_args), execute(ours, our_args)
         if isinstance(plain, Exception) or isinstance(got, Exception):

@@ -9,6 +9,7 @@ import torch
 from ..programs import targets
 from .chain_runner import Differs, build, check_chain, compare, in_float64, raises
 from .chains import chain, trained
+from .resized import resized
 
 COUNT = int(os.environ.get("BYTEJIT_CHAIN_COUNT", "24"))
 FOUND = {  # what was wrong once: inputs, body, results
@@ -78,6 +79,16 @@ def test_random_training_chains(dynamic):
         for text in texts:
             if not raises(text):  # it has a backward pass
                 check_chain(text, dynamic=dynamic)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("dynamic", (None, True))
+def test_random_chains_in_other_sizes(dynamic):
+    """Later calls with sizes that coincide, change places, or are 1 come out as in eager"""
+    with targets.strict():
+        for seed in range(900_000, 900_000 + COUNT // 2):
+            text = chain(seed)
+            check_chain(text, dynamic=dynamic, resized=resized(text, seed))
 
 
 @pytest.mark.cxx

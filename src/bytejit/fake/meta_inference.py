@@ -11,7 +11,6 @@ from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.text import first_line
 from bytejit.fake.rules.core import FakeStorage, HasMeta, Meta, device_given
 from bytejit.fake.rules.elementwise import eager_stride
-from bytejit.shapes import symbols
 
 from .rules.errors import DataDependent, NoFake
 
@@ -116,18 +115,6 @@ def check_known_count(func: torch._ops.OpOverload, args: tuple, kwargs: dict) ->
     _check_indices(func, args)
     if func.name() != "aten::index.Tensor" and kwargs.get("output_size") is None:
         raise DataDependent("repeat_interleave")
-
-
-SELECTIONS = frozenset(
-    f"aten::{name}" for name in "max max.dim min min.dim mode median.dim nanmedian.dim kthvalue aminmax amax amin".split()
-)
-
-
-def select_from_nothing(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
-    """Check a selection from no elements, which eager refuses and torch's meta kernels accept. Raises: what eager raises."""
-    m = getattr(args[0], "m", None) if func.name() in SELECTIONS else None
-    if m is not None and 0 in m.shape:
-        func(torch.empty(tuple(map(symbols.hint, m.shape)), dtype=m.dtype, device="cpu"), *args[1:], **kwargs)
 
 
 def through_kernel(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways: Ways) -> Any:

@@ -17,6 +17,7 @@ from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.rules.core import Meta, numel
 
 from .meta_inference import Ways, common_device, reshape_in_place, through_kernel
+from .refusals import refused_at_hand
 from .rules.errors import DataDependent, NoFake
 
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
@@ -31,7 +32,7 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
         seen = _SQUEEZES[func.name()](*args, **kwargs).m
         reshape_in_place(args[0], seen.shape, seen.stride, seen.offset)
         return args[0]
-    for reference in references(func):
+    for reference in () if refused_at_hand(func, args, kwargs, ways) else references(func):
         try:
             with ways.mode(), warnings_to(silently):  # its words are not eager's
                 result = reference(*own_lists(args), **own_lists(kwargs))

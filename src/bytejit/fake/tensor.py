@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bytejit.common.spec import Spec
 from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is_inference_mode_enabled
 
-from . import foreach
+from . import foreach, refusals
 from .meta import keep_plain
-from .meta_inference import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
+from .meta_inference import Ways, check_known_count, reshape_in_place, through_kernel
 from .redirected import as_made, left_to_class, not_waited_for
 from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, recurrent, reductions, views
 from .rules.errors import DataDependent, NoFake
@@ -340,7 +340,7 @@ def _faked(args: tuple) -> tuple:
 def through_meta(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """Infer by torch's meta kernel. Cost: 100 to 400 us."""
     keep_plain()
-    select_from_nothing(func, args, kwargs)
+    refusals.check(func, args, kwargs)
     if torch.SymInt in map(type, _numbers((args, kwargs))):
         from .symbolic import through_reference  # on first use: few programs have symbols
 

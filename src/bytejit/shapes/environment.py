@@ -37,7 +37,7 @@ class Env(Knowledge):
         self.inferring = False
         self.relaxed = False  # see `Manner`
         self.taken: Callable[[Any], float] | None = None  # the plain float for an operator: `plain_floats.py`
-        self.waived: list[tuple[Any, Any]] = []  # (difference that is not 0, where): assumptions made under `relaxed`
+        self.waived: list[tuple[str, Any, Any]] = []  # (relation, difference, where): taken as they are now under `relaxed`
 
     def __repr__(self) -> str:
         return f"Env({', '.join(f'{s}={h}' for s, h in self.hints.items())}; {len(self.facts)} facts)"
@@ -79,8 +79,7 @@ class Env(Knowledge):
         at_hint = self.value(d)
         truth = {"ge0": at_hint >= 0, "eq0": at_hint == 0, "ne0": at_hint != 0}[kind]
         if (self.relaxed or self.inferring and d.free_symbols <= self.inside) and at_hint != 0 and self.asks_for_one(kind, d):
-            if self.relaxed:
-                self.waived.append((d, self.where()))
+            self.waive(kind, d)
             return truth  # of what is measured: a size that it has to equal is a condition all the same
         if truth:
             self.record(kind, d)
@@ -89,6 +88,11 @@ class Env(Knowledge):
         else:
             self.record("ne0" if kind == "eq0" else "eq0", d)
         return truth
+
+    def waive(self, kind: str, d: Any) -> None:
+        """Under `relaxed`: a relation is taken as it is now, without a condition."""
+        if self.relaxed:
+            self.waived.append((kind, d, self.where()))
 
     def asks_for_one(self, kind: str, d: Any) -> bool:
         """Whether a relation asks if a symbol (or a function of some) is 1: as itself, or as a factor."""

@@ -12,6 +12,7 @@ import torch
 
 from . import arithmetic as am
 from . import floats as sf
+from .conditions import Condition
 from .layout import channels_last, dense, in_order
 from .number import Number
 
@@ -115,13 +116,21 @@ class Node(Number):
     def guard_or_false(self, file: str = "", line: int = 0) -> bool:
         """torch asks this where its branch for False is right for all values. No condition is added where the hint says False
         too."""
-        known = self.known()
-        return known if known is not None else self.hint and self.truth()
+        return self._unless(False)
 
     def guard_or_true(self, file: str = "", line: int = 0) -> bool:
         """The same for True."""
+        return self._unless(True)
+
+    def _unless(self, general: bool) -> bool:
         known = self.known()
-        return known if known is not None else self.hint or self.truth()
+        if known is not None:
+            return known
+        if self.hint != general:
+            return self.truth()
+        if not isinstance(self.e, Condition):
+            self.env.waive(*self.e)
+        return general
 
     guard_size_oblivious = guard_or_false  # asked of sizes, whether one is 0 or 1
 

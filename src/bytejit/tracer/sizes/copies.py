@@ -1,7 +1,8 @@
 """Operations that return a view or a copy, as sizes have it: `x.transpose(1, 2).reshape(b, n, -1)` copies, unless n is 1.
 
 The difference shows only if one of the two memories is written later, or if both leave the region. Until then that a
-size is not 1 is taken for granted without a condition; `resolve_copies` makes it one where it came to matter.
+size is not 1, or not another size, is taken for granted without a condition; `resolve_copies` makes it one where it came to
+matter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Copies(Component):
     """The part of the tracer that remembers copies, and the conditions under which they are copies."""
 
     def note_copy(self, args: Any, result: Any, terms: list) -> None:
-        """An operation of MAY_COPY has returned, and took for granted that the differences in `terms` are not 0."""
+        """An operation of MAY_COPY has returned, and took for granted that the relations in `terms` stay as they are."""
         source = args[0] if args else None
         if not terms or not isinstance(source, Fake) or not isinstance(result, Fake):
             return
@@ -40,12 +41,12 @@ class Copies(Component):
                 self.rely_on(terms)
 
     def rely_on(self, terms: list) -> None:
-        """Make it a condition of the trace that the differences are not 0."""
+        """Make it a condition of the trace that the relations are as now."""
         was = self.t.sizes.environment().where
         try:
-            for difference, where in terms:
+            for kind, difference, where in terms:
                 self.t.sizes.environment().where = lambda where=where: where
-                self.t.sizes.environment().ask("ne0", difference)
+                self.t.sizes.environment().ask(kind, difference)
         finally:
             self.t.sizes.environment().where = was
 
