@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import rnn
 
+from . import targets
 from .harness import F, I, Sign, case, program
 
 
@@ -578,6 +579,61 @@ def test_lock_held_while_state_is_set():
 
     m = Once()
     return m, lambda: (m.ready, LOCK.locked())
+
+
+@program(F(4), graphs=1)
+def test_lock_that_its_holder_takes_again():
+    """A threading.RLock from outside, taken again by what is called under it"""
+    lock, seen = threading.RLock(), []
+
+    def inner(x):
+        with lock:
+            seen.append(x.shape[0])
+            return x * 2
+
+    def f(x):
+        with lock:
+            y = inner(x + 1)
+        lock.acquire()
+        lock.release()
+        return y + 1
+
+    def free():
+        took = []
+        other = threading.Thread(target=lambda: took.append(lock.acquire(False) and lock.release() is None))
+        other.start()
+        other.join()
+        return took
+
+    return f, lambda: (seen, free())
+
+
+def test_lock_that_another_thread_holds():
+    """It is waited for before the region runs."""
+    lock, held, go, found = threading.RLock(), threading.Event(), threading.Event(), []
+
+    def f(x):
+        with lock:
+            return x + 1
+
+    compiled = targets.compiled(f, targets.Counter())
+    compiled(torch.ones(2))
+
+    def hold():
+        with lock:
+            held.set()
+            go.wait()
+
+    holder, user = threading.Thread(target=hold), threading.Thread(target=lambda: found.append(compiled(torch.ones(2))))
+    holder.start()
+    held.wait()
+    user.start()
+    user.join(0.2)
+    assert not found
+    go.set()
+    holder.join()
+    user.join()
+    assert torch.equal(found[0], torch.full((2,), 2.0))
 
 
 @program(F(4))

@@ -90,6 +90,28 @@ def test_sums_of_floats_that_change_cost_one_more_compile():
     assert bytejit.counters.total("graphs") == 2
 
 
+def test_digits_that_change_cost_one_more_compile():
+    def f(x, digits):
+        return x * round(1.23456789, digits), round(2.5, digits)
+
+    same(f, *[(n,) for n in range(1, 12)])
+    assert bytejit.counters.total("graphs") == 2
+
+
+def test_a_sum_that_starts_with_something_else_than_a_number():
+    def f(x, v):
+        return (
+            sum([x, x * v], x),
+            sum((x * i for i in range(3)), torch.zeros(())),
+            sum([[x], [v]], []),
+            sum([], x),
+            sum([v, 2], x),
+        )
+
+    same(f, (1.5, 2.5), (2.5, 3.5))
+    assert not bytejit.counters["breaks"]
+
+
 def test_a_sum_of_what_only_the_run_knows():
     def f(x):
         return x * 2, sum([(x > n).sum().item() for n in range(3)])

@@ -131,6 +131,44 @@ def test_changed_afterwards(x):
     return first, y[0, 0].item(), before, x.sum().item()
 
 
+@program(F(4, 3), graphs=1)
+def test_statistics_of_a_batch_norm():
+    """Numbers of buffers that a batch norm writes: before it, and behind it"""
+    norm = nn.BatchNorm1d(3)
+
+    def f(x):
+        before = norm.running_mean.sum().item(), norm.num_batches_tracked.item()
+        return norm(x), before, norm.running_mean.sum().item(), norm.running_mean[0].item(), norm.num_batches_tracked.item()
+
+    return f, lambda: norm.running_var
+
+
+@program(F(4, 80))
+def test_statistics_that_are_written_behind_the_read():
+    """A number of a view of a large buffer, which a batch norm then writes"""
+    norm = nn.BatchNorm1d(80)
+    return lambda x: (norm.running_mean[3].item(), norm(x), norm.running_mean[3].item())
+
+
+@case(F(2, 3), graphs=1)
+def test_products_of_integers(x):
+    """Products of integers, which grow, and floats"""
+    n, product, scale = (x > -9).sum().item(), 1, 1.0
+    for _ in range(40):
+        product, scale = product * n, scale * x.mean().item()
+    return product, scale, 100.0 * sum([n, n]) / 3, (n + n) / 7
+
+
+@case(F(2, 3))
+def test_integers_that_no_float_holds(x):
+    """An integer beyond a float's range, and a float: as in eager, an error"""
+    big = 10**300 * (x > -9).sum().item()
+    try:
+        return x + 1, big * 10**20 * 0.5
+    except OverflowError as e:
+        return str(e)
+
+
 @program(F(4))
 def test_aliases_that_are_written():
     """The memory of one argument is written through another"""

@@ -200,18 +200,18 @@ def all_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(builtins.sum)
 def sum_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    total = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
+    total = t.values.real(args[1] if len(args) > 1 else kwargs.get("start", Known(0)))
     iterator = t.iteration.iter(args[0])
     if isinstance(total, Known) and isinstance(total.obj, (str, bytes)):
         raise t.fold_error(sum, [], total.obj)
-    numbers: list[Var] = [total]  # not added yet: Python adds them in a way of its own
+    numbers: list[Var] = [total] if _is_number(total) else []  # not added yet: Python adds them in a way of its own
     while (item := t.iteration.next(iterator)) is not None:
         item = t.values.real(item)
         if numbers and all(map(_is_number, (numbers[0], item))):
             numbers.append(item)
             continue
         total, numbers = _sum_of_numbers(t, numbers) if numbers else total, []
-        total = t.operators.binary("add", t.values.real(total), item)
+        total = t.operators.binary("add", total, item)
     return _sum_of_numbers(t, numbers) if numbers else total
 
 

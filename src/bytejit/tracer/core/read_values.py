@@ -12,14 +12,15 @@ from .values import DeferredVar, TensorVar, Var
 class ReadVar(DeferredVar):
     """A number that the exit reads out of a tensor, or computes of such numbers: function(*args), where something needs it.
 
-    `like`: a number of its type. `why`: why nothing else can be done with it. `step`: when the last of its tensors was read.
+    `like`: a number of its type. `why`: why nothing else can be done with it. `bits`:
+    at most so many has an integer. `step`: when the last of its tensors was read.
     """
 
-    __slots__ = ("like", "why")
+    __slots__ = ("like", "why", "bits")
 
     def __init__(self, function: Callable, args: list[Var], like: Any, why: str, step: int) -> None:
         super().__init__(type(like), function, args, step)
-        self.like, self.why = like, why
+        self.like, self.why, self.bits = like, why, 64
 
     @property
     def tensor(self) -> TensorVar | None:

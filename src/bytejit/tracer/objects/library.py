@@ -271,22 +271,23 @@ def simple_namespace(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------------
-LOCK = type(_thread.allocate_lock())
+LOCK, REENTRANT = type(_thread.allocate_lock()), type(_thread.RLock())
+# of a lock: nobody holds it, or of one that its holder may take again, this thread does
+FREE = {LOCK: "not lock.locked()", REENTRANT: "lock.acquire(False) and lock.release() is None"}
 
 
 def _lock_taken(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A free lock from outside: its writes are made under it when the region ends. A held one is waited for by Python."""
     lock = args[0]
-    if (
-        not isinstance(lock, InstanceVar)
-        or lock.source is None
-        or len(args) > 1
-        or kwargs
-        or lock.real.locked()
-        or lock in t.holding
-    ):
-        raise Break("a lock that is held, or made in the region")
-    t.guard("EXPR", lock.source, SizeCondition("not lock.locked()", (("lock", lock.source),)))
+    if not isinstance(lock, InstanceVar) or lock.source is None or len(args) > 1 or kwargs:
+        raise Break("a lock that is made in the region, or taken with arguments")
+    if lock not in t.holding:
+        free = FREE[type(lock.real)]
+        if not eval(free, {"lock": lock.real}):
+            raise Break("a lock that is held")
+        t.guard("EXPR", lock.source, SizeCondition(free, (("lock", lock.source),)))
+    elif type(lock.real) is LOCK:
+        raise Break("a lock that is held")
     t.effects.mutations += 1
     t.holding.append(lock)
     t.locked.append(lock)
@@ -303,4 +304,4 @@ def _lock_given_back(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 for _names, _handler in ((("acquire", "__enter__"), _lock_taken), (("release", "__exit__"), _lock_given_back)):
     for _name in _names:
-        MODELS[getattr(LOCK, _name)] = _handler
+        MODELS[getattr(LOCK, _name)] = MODELS[getattr(REENTRANT, _name)] = _handler

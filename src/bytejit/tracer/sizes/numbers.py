@@ -132,6 +132,8 @@ class SymbolicNumbers(Component):
         if function is None:
             return None
         args = [plain_number(self.t, a) if type(a) is NumpyVar and takes_plain(fn, a.real) else a for a in args]
+        if fn is round and type(args[-1]) is SymVar and len(args) > 1 and (found := call_anew(self.t, fn, args)) is not None:
+            return found
         if any(type(a) is SymVar for a in args):
             return self.on_numbers(function, *args)
         return None

@@ -24,7 +24,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 
 MOST_ITEMS = 64  # of a tensor whose numbers are read
-MOST_INT = 2**63  # of an integer that is combined with floats: it is one of them as well
+MOST_BITS = 1000  # of an integer that is combined with floats: it is one of them as well
 WARNING = (float, complex, torch.Tensor.__float__)  # they warn of a tensor that requires gradients
 PLAIN = (None, torch.Tensor, torch.nn.Parameter)
 DEVICES = frozenset(("cpu", "cuda"))
@@ -72,9 +72,11 @@ class ReadNumbers(Component):
             return None
         if fake.layout is not torch.strided or fake.device.type not in DEVICES:
             return None
-        if any(type(n) is not int for n in fake.shape) or fake.dim() > 1 or fake.numel() > MOST_ITEMS:
+        if any(type(n) is not int for n in fake.shape) or fake.numel() > (MOST_ITEMS if fake.dim() == 1 else 1):
             return None
         like = _like(fake.dtype)
+        if function is torch.Tensor.tolist and fake.dim() > 1:
+            return None
         if function is torch.Tensor.tolist and fake.dim():
             whole = self._make(function, v, [like], why)
             return SeqVar(
@@ -104,14 +106,12 @@ class ReadNumbers(Component):
         """Arithmetic on numbers, of which one is read; None where it may raise, or where there is something else than numbers."""
         if not all(map(is_number, (a, b))) or not any(isinstance(v, ReadVar) for v in (a, b)):
             return None
-        x, y = map(_example, (a, b))
-        if float in (type(x), type(y)) and any(type(n) is int and not self._is_small(v) for v, n in ((a, x), (b, y))):
+        if name not in FREE and not (name in DIVIDING and self._divides(b, _example(b))):
             return None
-        if name not in FREE and not (name in DIVIDING and self._divides(b, y)):
+        bits = [*map(_bits, (a, b))]
+        if max(bits) > MOST_BITS and (name == "truediv" or float in map(_kind, (a, b))):
             return None
-        if name == "truediv" and not all(self._is_small(v) for v, n in ((a, x), (b, y)) if type(n) is not float):
-            return None
-        return self._computed(function, [a, b])
+        return self._computed(function, [a, b], sum(bits) if name == "mul" else max(bits) + 1)
 
     def compare(self, function: Callable, a: Var, b: Var) -> ReadVar | None:
         """A comparison of numbers, of which one is read; None for other values."""
@@ -122,9 +122,9 @@ class ReadNumbers(Component):
         """A function of Python's, of numbers of which one is read; None where it may raise, or may give one of another type."""
         if not any(isinstance(v, ReadVar) for v in args) or not all(map(is_number, args)):
             return None
-        kinds = {type(_example(v)) for v in args}
+        kinds = {*map(_kind, args)}
         if function is round and len(args) == 2 and type(args[1]) is Known and type(args[1].obj) is int:
-            return self._computed(function, args) if type(_example(args[0])) in (int, float) else None
+            return self._computed(function, args) if _kind(args[0]) in (int, float) else None
         if len(kinds) != 1 or not kinds <= {*PURE.get(function, ())}:
             return None
         return args[0] if kinds == {function} else self._computed(function, args)
@@ -141,21 +141,14 @@ class ReadNumbers(Component):
         """The sum of numbers of which one is read, as `function` computes it."""
         if not any(isinstance(v, ReadVar) for v in numbers) or not all(map(is_number, numbers)):
             return None
-        if any(type(_example(v)) is float for v in numbers) and not all(
-            self._is_small(v) for v in numbers if type(_example(v)) is not float
-        ):
-            return None
-        return self._computed(function, numbers)
+        bits = max(map(_bits, numbers)) + len(numbers)
+        return self._computed(function, numbers, bits) if bits < MOST_BITS or float not in map(_kind, numbers) else None
 
-    def _computed(self, function: Callable, args: Sequence[Var]) -> ReadVar:
+    def _computed(self, function: Callable, args: Sequence[Var], bits: int | None = None) -> ReadVar:
         last = max((v for v in args if isinstance(v, ReadVar)), key=lambda v: v.step)
-        return ReadVar(function, [*args], function(*map(_example, args)), last.why, last.step)
-
-    def _is_small(self, v: Var) -> bool:
-        """Whether a number, if it is an integer, is one that is a float as well: read out of a tensor, or known."""
-        if isinstance(v, ReadVar):
-            return v.kind is float or v.tensor is not None or v.function is operator.getitem
-        return type(v) is SymVar or isinstance(_example(v), float) or abs(_example(v)) < MOST_INT
+        made = ReadVar(function, [*args], function(*map(_example, args)), last.why, last.step)
+        made.bits = max(map(_bits, args)) if bits is None else bits
+        return made
 
     def _divides(self, v: Var, example: Any) -> bool:
         """Whether a divisor is known not to be 0. Of one that changes that is a condition."""
@@ -191,3 +184,16 @@ def _example(v: Var) -> Any:
     if isinstance(v, ReadVar):
         return v.like
     return hint(v.value) if type(v) is SymVar else v.obj if isinstance(v, Known) else None
+
+
+def _kind(v: Var) -> type:
+    return type(_example(v))
+
+
+def _bits(v: Var) -> int:
+    """At most so many bits has an integer; 0 for a float."""
+    if _kind(v) is float:
+        return 0
+    if isinstance(v, ReadVar):
+        return v.bits
+    return v.obj.bit_length() if type(v) is Known and isinstance(v.obj, int) else 64

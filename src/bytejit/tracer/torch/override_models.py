@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.overrides import get_default_nowrap_functions
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.common.overriding import DEFAULT
 from bytejit.tracer.core.models import MODELS, models
@@ -14,6 +15,12 @@ from bytejit.tracer.core.values import FALSE, NONE, InstanceVar, Known, SeqVar, 
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
 
 from .overrides import NOT_IMPLEMENTED, OFF_ALL, OFF_SUBCLASSES, by_precedence
+
+
+@models(TorchDispatchMode.__enter__)
+def enter_dispatch_mode(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """Code of a mode sees each ATen operation as it runs: a graph runs others."""
+    raise Break(f"a {t.type_of(args[0]).__name__}, whose __torch_dispatch__ sees the operations as they run")
 
 
 # ---- torch's own functions around overrides --------------------------------------------------------------------------------
