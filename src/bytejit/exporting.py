@@ -22,7 +22,7 @@ from bytejit.common.graph_script import stack_trace
 from bytejit.common.quiet_reads import function_of
 from bytejit.common.where import Where, where_of_function
 from bytejit.guards.conditions import SizeCondition
-from bytejit.guards.sources import Source, TensorSize, TensorStride
+from bytejit.guards.sources import Drawn, Source, TensorSize, TensorStride
 from bytejit.tools.inspection import Region, recording
 from bytejit.tracer.torch.control_flow import Branches
 
@@ -272,6 +272,13 @@ class ExportBuilder:
         given = dict(zip(region.trace.inputs, capture.inputs))
         made = []
         for source, value in given.items():
+            if type(source) is Drawn and isinstance(value, torch.Tensor):
+                raise Unsupported(
+                    "random numbers that are drawn before the graph",
+                    None,
+                    "a graph takes its arguments only",
+                    "pass them as an argument",
+                )
             if isinstance(value, torch.Tensor):
                 node = self.tensors[source.name()] = self.attribute(value, source.name())
                 made.append(node)

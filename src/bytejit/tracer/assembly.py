@@ -38,6 +38,7 @@ from bytejit.tracer.sizes.unit_strides import UnitStrides
 from bytejit.tracer.torch.backward import Backward
 from bytejit.tracer.torch.checks import Checks
 from bytejit.tracer.torch.composed_tensors import ComposedTensors
+from bytejit.tracer.torch.drawn_tensors import DrawnTensors
 from bytejit.tracer.torch.indexing import Indexing
 from bytejit.tracer.torch.marks import Marks
 from bytejit.tracer.torch.overrides import Overrides
@@ -69,6 +70,7 @@ PARTS: dict[str, type[Component]] = {
     "classes": Classes,
     "tensors": Tensors,
     "tensor_inputs": TensorInputs,
+    "drawn_tensors": DrawnTensors,
     "composed_tensors": ComposedTensors,
     "tensor_attributes": TensorAttributes,
     "indexing": Indexing,

@@ -63,3 +63,12 @@ class Feed:
     def real(self) -> int | float:
         """Its value in the traced call."""
         return self.value.node.hint if self.now is None else self.now
+
+
+@light_dataclass(frozen=True)
+class DrawnTensor:
+    """Random numbers as an input of the graph. `real`: those that the traced call draws."""
+
+    origin: Source
+    real: torch.Tensor
+    node: torch.fx.Node

@@ -31,7 +31,7 @@ from .numpy_values import ArrayVar
 from .python_types import python_type
 from .read_values import refuse_reads
 from .signals import Break, Raised
-from .sizes import Feed
+from .sizes import DrawnTensor, Feed
 from .table import HANDLERS, REFUSED, RETURN
 from .values import NONE, DeferredVar, InstanceVar, Known, Lazy, SeqVar, TensorVar, Var
 
@@ -53,7 +53,7 @@ class Tracer:
         self.graph = torch.fx.Graph()
         self.graph_leaves = False  # whether this graph is the entry's own, not one within it
         self.guards = GuardSet()
-        self.inputs: list[TensorVar | Feed] = []
+        self.inputs: list[TensorVar | Feed | DrawnTensor] = []
         self.by_id: dict[int, Var] = {}
         self.by_fake: dict[int, TensorVar] = {}
         self.memo: dict = {}

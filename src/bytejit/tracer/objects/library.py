@@ -12,6 +12,7 @@ import operator
 import os
 import re
 import textwrap
+import threading
 import types
 import typing
 import weakref
@@ -271,7 +272,7 @@ def simple_namespace(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------------
-LOCK, REENTRANT = type(_thread.allocate_lock()), type(_thread.RLock())
+LOCK, REENTRANT = type(_thread.allocate_lock()), type(threading.RLock())
 # of a lock: nobody holds it, or of one that its holder may take again, this thread does
 FREE = {LOCK: "not lock.locked()", REENTRANT: "lock.acquire(False) and lock.release() is None"}
 

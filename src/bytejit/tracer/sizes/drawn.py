@@ -84,14 +84,14 @@ class DrawnNumbers(Component):
             raise Break("a random number used in the region after a call of the program's own operator, which may draw some, too")
         given = tuple(a.obj for a in v.args if isinstance(a, Known))
         shared = generator is PYTHONS or numpy_types.is_shared_generator(generator)
-        draw = Draw(v.function, given, generator if shared else self._place(expect(v.args[0], InstanceVar)), bool(v.args))
+        draw = Draw(v.function, given, generator if shared else self.place(expect(v.args[0], InstanceVar)), bool(v.args))
         now = peeked([*self.draws, draw], [g.real for g in self.generators])[-1]
         value = self.t.sizes.drawn_symbol(Drawn(len(self.draws)), now)
         self.draws.append(draw)
         return SymVar(value)
 
-    def _place(self, of: InstanceVar) -> int:
-        """The place of a generator of the program's own, which is fetched anew for each call."""
+    def place(self, of: InstanceVar) -> int:
+        """Returns the place of a generator of the program's own, which is fetched anew for each call."""
         if of not in self.generators:
             self.generators.append(of)
         return self.generators.index(of)

@@ -22,6 +22,7 @@ from bytejit.guards.conditions import ComputedItems
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.sizes import DrawnTensor
 from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
 
 from .node_chains import PURE, UNSET, WRITES, called, copied, nodes_behind
@@ -98,7 +99,7 @@ class TensorValues(Component):
         nodes = self._chain(v.node) if not outside else [v.node] if self._is_leaf(v.node) else None
         if nodes is None:
             return None
-        by_node = {x.node: x for x in self.t.inputs}
+        by_node = {x.node: x for x in self.t.inputs if not isinstance(x, DrawnTensor)}
         leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
         tensors = [x for x in leaves if isinstance(x, TensorVar)]
         if any(x.real.numel() > MOST_ELEMENTS or x in self.t.effects.data_set for x in tensors):
@@ -248,6 +249,8 @@ class TensorValues(Component):
         )
 
     def _is_leaf(self, node: torch.fx.Node) -> bool:
+        if node in self.t.drawn_tensors.nodes:  # no guard may see what is drawn
+            return False
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymInt):
             return True

@@ -130,6 +130,8 @@ class Tensors(Component):
         fn, args, kwargs = packed(self.t, as_operator(fn), [self.t.values.real(a) for a in args], kwargs)
         args, kwargs = plainly_given(fn, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
         args, kwargs = as_floats(self.t, fn, args, kwargs)
+        if "generator" in kwargs and (drawn := self.t.drawn_tensors.drawn(fn, args, kwargs)) is not None:
+            return drawn
         if (
             self.t.overrides.modes
             or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (*args, *kwargs.values()))
