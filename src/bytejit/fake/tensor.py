@@ -240,26 +240,11 @@ def was_written(fake: Fake) -> bool:
     return fake.m.store.written > 0
 
 
-# batch norms that write statistics in training, of which their schemas say nothing
-STATISTICS = frozenset(f"aten::{name}_batch_norm" for name in ("native", "cudnn", "miopen"))
-
-
-def _with_statistics(plan: Callable) -> Callable:
-    """The inference of a batch norm, which notes what it writes: running_mean and running_var, in training."""
-
-    def run(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
-        if args[5]:
-            note_write(args[3:5], ())
-        return plan(func, args, kwargs)
-
-    return run
-
-
 def _plan(func: torch._ops.OpOverload) -> Callable:
     """Returns how to infer one op: by its row, as an in-place or data-dependent op, or by its meta kernel."""
     row = ROWS.get(func.name())
     if row is not None:
-        return _row_plan(row, func) if func.name() not in STATISTICS else _with_statistics(_row_plan(row, func))
+        return _row_plan(row, func)
     if func.name().startswith(foreach.PREFIX):
         return _tensor_by_tensor
     tags = func.tags

@@ -44,6 +44,9 @@ def _batch_norm(
     x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, training: bool, momentum: float, eps: float
 ) -> tuple:
     m = x.m
+    for written in (mean, var) if training else ():  # the schemas say nothing of it
+        if written is not None:
+            written.m.store.written += 1
     if m.device.type != "cpu" or len(m.shape) < 2 or (weight is not None and weight.m.dtype is not m.dtype):
         raise NeedsMeta
     if training and 0 in m.shape:
