@@ -238,6 +238,30 @@ def test_a_loop_that_decides_late_is_one_graph():
     assert len(report.break_reasons) == 1 and len(report.graphs) == 2
 
 
+@pytest.mark.parametrize("turns", [3, 50])
+def test_a_long_loop_is_not_one_graph(turns):
+    """A loop that reads in each turn is one graph while that is small; else each turn is a graph, which serves all of them."""
+    counter, weight = targets.Counter(), torch.ones(2, 2)
+
+    def f(batches):
+        total, log = 0.0, []
+        for x in batches:
+            y = x
+            for _ in range(5):
+                y = (y @ weight).relu() / 2
+            total += y.mean().item()
+            log.append(y.max().item())
+        return total / len(batches), log
+
+    compiled = targets.compiled(f, counter)
+    for _ in range(2):
+        batches = [torch.rand(3, 2) for _ in range(turns)]
+        assert compiled(batches) == f(batches)
+    if targets.TARGET == "bytejit":
+        sizes = [sum(n.op.startswith("call") for n in gm.graph.nodes) for gm in counter.graphs]
+        assert len(sizes) == 1 if turns == 3 else len(sizes) <= 6 and max(sizes) <= 20
+
+
 def test_unread_number_costs_nothing():
     """A number that nothing keeps is no output of the graph."""
     counter = targets.Counter()

@@ -24,6 +24,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 
 MOST_ITEMS = 64  # of a tensor whose numbers are read
+MOST_REPEATED = 128  # nodes of a loop that reads a tensor in each turn: above it each turn is a graph that serves all of them
 MOST_BITS = 1000  # of an integer that is combined with floats: it is one of them as well
 WARNING = (float, complex, torch.Tensor.__float__)  # they warn of a tensor that requires gradients
 PLAIN = (None, torch.Tensor, torch.nn.Parameter)
@@ -53,6 +54,7 @@ class ReadNumbers(Component):
     def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.count = 0
+        self.first: dict[tuple, tuple[int, int]] = {}  # instruction -> the step and the nodes at its first read
 
     # ---- what is read ---------------------------------------------------------------------------------------------------
     def number(self, v: TensorVar, function: Callable, why: str) -> Var:
@@ -88,7 +90,12 @@ class ReadNumbers(Component):
         return self._make(function, v, like if made is None else made(like), why)
 
     def _make(self, function: Callable, v: TensorVar, like: Any, why: str) -> ReadVar:
-        made = ReadVar(function, [v], like, why, self.t.limits.steps)
+        frame, step, nodes = self.t.frame, self.t.limits.steps, len(self.t.graph.nodes)
+        assert frame is not None, "nothing is being traced"
+        first, before = self.first.setdefault((frame.code, frame.ip), (step, nodes))
+        if nodes - before > MOST_REPEATED:
+            raise Break(f"{why}, in a long loop", at_step=first)
+        made = ReadVar(function, [v], like, why, step)
         made.watched = v.fake.m.store, v.fake.m.store.written
         self.count += 1
         return made
