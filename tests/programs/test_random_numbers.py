@@ -348,3 +348,48 @@ def test_draws_of_many_kinds(f: Callable, whole: bool, backend: str) -> None:
     )
     plain = lambda r: [a for a in r if type(a) is not torch.Tensor]  # noqa: E731
     assert list(map(plain, got[0])) == list(map(plain, wanted[0])) and got[1:] == wanted[1:]
+
+
+def with_a_made_one(x, seed=5):
+    rng = random.Random(seed)
+    order = [0, 1, 2, 3]
+    rng.shuffle(order)
+    picked = rng.choice(order), rng.sample(order, 2), rng.randint(1, 6), rng.gauss(0.0, 1.0), rng.getrandbits(5)
+    return x * rng.random() + rng.uniform(1, 2), order, picked, rng
+
+
+def test_a_generator_that_the_region_makes():
+    """Of a known seed its numbers are known; what leaves stands where eager's stands, with half a pair of gauss()."""
+    compiled = bytejit.compile(with_a_made_one, backend="eager", fullgraph=True)
+    for _ in range(2):
+        (*want, same), (*got, rng) = with_a_made_one(torch.ones(2)), compiled(torch.ones(2))
+        assert torch.equal(want[0], got[0]) and want[1:] == got[1:]
+        assert type(rng) is random.Random and rng.getstate() == same.getstate() and rng.gauss(0, 1) == same.gauss(0, 1)
+
+
+def test_a_made_generator_over_a_break_and_of_seeds_that_change(capsys):
+    def f(x, seed):
+        rng = random.Random("text" if seed is None else seed)
+        first = rng.random()
+        rng.seed(7)
+        print("between")
+        return x * first + rng.random(), rng
+
+    compiled = bytejit.compile(f, backend="eager")
+    for seed in (1, 1, None, None, 2, 3, 4, 5, 6, 7, 8, 9):
+        (want, same), (got, rng) = f(torch.ones(2), seed), compiled(torch.ones(2), seed)
+        assert torch.equal(want, got) and rng.getstate() == same.getstate(), seed
+    assert bytejit.counters.total("graphs") <= 4
+    assert capsys.readouterr().out == "between\n" * 24
+
+
+def test_seeds_that_are_not_known():
+    """Of the system's entropy, or of what random.Random refuses"""
+
+    def f(x, *seed):
+        return x + 1, random.Random(*seed).random() < 1.0
+
+    compiled = bytejit.compile(f, backend="eager")
+    assert compiled(torch.ones(2))[1] and compiled(torch.ones(2), None)[1]
+    with pytest.raises(TypeError):
+        compiled(torch.ones(2), [1])

@@ -18,6 +18,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import MODELS, models
 from bytejit.tracer.core.tracer import Tracer
 
+from .made_generators import drawn
 from .signals import Break
 from .values import NONE, DeferredVar, FuncVar, InstanceVar, Known, SymVar, Var, expect
 
@@ -60,6 +61,8 @@ def _draw(method: Callable, most: int) -> None:
     """A method of a generator from outside that gives a float: at most so many numbers are its arguments."""
 
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if args and not kwargs and (found := drawn(t, method, args)) is not None:
+            return found
         made_outside = args and isinstance(args[0], InstanceVar) and args[0].source is not None
         numbers = all(isinstance(a, Known) and type(a.obj) in (int, float) for a in args[1:])
         if kwargs or len(args) > most + 1 or not made_outside or not numbers:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _random
 import collections
 import functools
 import weakref
 from collections.abc import Callable
 
 from bytejit.common.quiet_reads import HEAP_TYPE
+from bytejit.tracer.core.made_generators import GeneratorVar, remade
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import NONE, NULL, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.objects.class_facts import class_lookup, is_data_descriptor
@@ -34,6 +36,10 @@ def instance(out: Statements, v: InstanceVar) -> str:
         return name
     if v.cls in (overrides.OFF_ALL, overrides.OFF_SUBCLASSES):
         out.lines.append(f"{name} = {cls}()")
+        return name
+    if isinstance(v, GeneratorVar):
+        out.lines.append(f"{name} = {out.bind(remade)}({out.bind(_random.Random.getstate(v.state))})")
+        fill_instance(out, name, v)
         return name
     if v.cls is weakref.ReferenceType:
         called = "" if v.slots["callback"] is NONE else f", {out.value(v.slots['callback'])}"

@@ -12,6 +12,7 @@ from bytejit.common.overriding import as_subclass, make_wrapper
 from bytejit.guards.references import written_out
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.iterator_values import GenVar, IterVar
+from bytejit.tracer.core.made_generators import GeneratorVar
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.open_values import OpenVar
@@ -229,6 +230,7 @@ MAKERS: dict[type[Var], Callable] = {
     MethodVar: functions.method,
     SuperVar: functions.bound_super,
     InstanceVar: instances.instance,
+    GeneratorVar: instances.instance,
     IterVar: iterators.iterator,
     GenVar: iterators.generator,
     PropertyVar: functions.descriptor,
