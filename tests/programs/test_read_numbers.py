@@ -262,6 +262,27 @@ def test_a_long_loop_is_not_one_graph(turns):
         assert len(sizes) == 1 if turns == 3 else len(sizes) <= 6 and max(sizes) <= 20
 
 
+def test_a_helper_that_reads_for_many():
+    """A function that reads a tensor, called at several places with much between them, is in no loop."""
+    counter, weight, log = targets.Counter(), torch.ones(2, 2), []
+
+    def note(x):
+        log.append(x.mean().item())
+
+    def f(x):
+        note(x)
+        for _ in range(100):
+            x = (x @ weight).tanh()
+        note(x)
+        return x
+
+    compiled = targets.compiled(f, counter)
+    assert torch.equal(compiled(torch.ones(2, 2)), f(torch.ones(2, 2)))
+    assert log[:2] == log[2:]
+    if targets.TARGET == "bytejit":
+        assert counter.count == 1
+
+
 def test_unread_number_costs_nothing():
     """A number that nothing keeps is no output of the graph."""
     counter = targets.Counter()

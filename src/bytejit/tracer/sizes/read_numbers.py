@@ -54,7 +54,7 @@ class ReadNumbers(Component):
     def __init__(self, t: Tracer) -> None:
         super().__init__(t)
         self.count = 0
-        self.first: dict[tuple, tuple[int, int]] = {}  # instruction -> the step and the nodes at its first read
+        self.first: dict[tuple, tuple[int, int]] = {}  # place -> the step and the nodes at its first read
 
     # ---- what is read ---------------------------------------------------------------------------------------------------
     def number(self, v: TensorVar, function: Callable, why: str) -> Var:
@@ -90,15 +90,22 @@ class ReadNumbers(Component):
         return self._make(function, v, like if made is None else made(like), why)
 
     def _make(self, function: Callable, v: TensorVar, like: Any, why: str) -> ReadVar:
-        frame, step, nodes = self.t.frame, self.t.limits.steps, len(self.t.graph.nodes)
-        assert frame is not None, "nothing is being traced"
-        first, before = self.first.setdefault((frame.code, frame.ip), (step, nodes))
+        step, nodes = self.t.limits.steps, len(self.t.graph.nodes)
+        first, before = self.first.setdefault(self._place(), (step, nodes))
         if nodes - before > MOST_REPEATED:
             raise Break(f"{why}, in a long loop", at_step=first)
         made = ReadVar(function, [v], like, why, step)
         made.watched = v.fake.m.store, v.fake.m.store.written
         self.count += 1
         return made
+
+    def _place(self) -> tuple:
+        """The instruction that runs, and the calls on the way to it: in a loop they are the same in each turn."""
+        found, frame = [], self.t.frame
+        while frame is not None:
+            found.append((frame.code, frame.ip))
+            frame = frame.parent
+        return tuple(found)
 
     def check(self, v: ReadVar) -> None:
         """Raises: CannotReconstruct where the region has written the tensor since."""
