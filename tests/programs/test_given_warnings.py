@@ -443,6 +443,22 @@ def test_an_operator_of_the_program_that_warns():
     check(f, F(3), drive=shown)
 
 
+@pytest.mark.cxx
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_functions_of_torch_that_warn_of_sizes(dynamic):
+    """A function of torch's that warns while sizes are symbols: once a compile, of numbers, in the name of the user's line"""
+
+    def f(x):
+        return nn.functional.mse_loss(x, x[:1] * 2)
+
+    compiled = bytejit.compile(f, dynamic=dynamic)
+    for shape in ((5, 4), (5, 3)):
+        seen = []
+        for call in (f, compiled):
+            heard(lambda given: seen.append([(str(w.message), w.filename, w.lineno) for w in given]), call, torch.ones(shape))
+        assert seen[1] == seen[0] or dynamic and not seen[1], shape
+
+
 def test_class_items_are_asked_each_call():
     """`cls[key]` calls the class's own `__class_getitem__` in each call"""
     asked = []

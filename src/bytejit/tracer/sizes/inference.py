@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from bytejit.common import special_cases
 from bytejit.common.autocast import cast_resized
+from bytejit.common.warned import silently, warnings_to
 from bytejit.fake import plain_numbers, recurrent  # noqa: F401  # register how functions are composed
 from bytejit.fake.composites import composite_of
 from bytejit.fake.sized import infer_sized
@@ -138,7 +139,7 @@ class SymbolicInference(Component):
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
         env.restore(before)
         try:
-            with decomposed(), self.t.fake_mode:
+            with decomposed(), self.t.fake_mode, warnings_to(silently):
                 given, named = cast_resized(fn, args, kwargs)
                 again = fn(*given, **named)
             if error is not None or env.fixed < made:

@@ -14,7 +14,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.overriding import TENSOR_CLASSES, is_composed
 from bytejit.common.packed_objects import PackedCall
-from bytejit.common.warned import warnings_to
+from bytejit.common.warned import silently, warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.fake.composed import composed_in
@@ -221,14 +221,14 @@ class Tensors(Component):
             with heard(self.t):
                 if self.t.composed_tensors.met and any(True for _ in composed_in((args, kwargs))) or type(fn) is PackedCall:
                     return self.t.composed_tensors.run(fn, args, kwargs)
-                if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
-                    return self.t.size_inference.run_symbolic(fn, args, kwargs)
-                with self.t.fake_mode:
-                    said, fn = infer_sized(fn, args, kwargs), composite_of(fn, args, kwargs) or fn
-                    if said is not None or not isinstance(fn, types.FunctionType):
-                        return fn(*args, **kwargs) if said is None else said[1]
-                    with warnings_to(partial(say, self.t)):
-                        return fn(*args, **kwargs)
+                # what torch has in C++ may be inferred by references in Python, whose words are not eager's
+                told = isinstance(fn, types.FunctionType) or self.t.deferred.filters
+                with warnings_to(partial(say, self.t) if told else silently):
+                    if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
+                        return self.t.size_inference.run_symbolic(fn, args, kwargs)
+                    with self.t.fake_mode:
+                        said = infer_sized(fn, args, kwargs)
+                        return said[1] if said is not None else (composite_of(fn, args, kwargs) or fn)(*args, **kwargs)
         except DataDependent as e:
             raise NeedsValue(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
         except NoFake as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ def say(t: Tracer, message: Any, category: type[Warning]) -> None:
     """Give a warning as often as Python's filters allow. Raises: the warning, where a filter makes it an error."""
     if t.deferred.filters:
         raise Break("an operation that warns, where the program has changed which warnings are given")
+    if isinstance(message, str) and (env := t.sizes.env) is not None:  # sizes, not symbols
+        names = {str(s): str(hint) for s, hint in env.hints.items()}
+        message = re.sub(r"\bs\d+\b", lambda found: names.get(found[0], found[0]), message)
     where, registry = t.tensors.where(), t.tensors.users_frame().globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, where.file, where.line, registry=registry)
 
