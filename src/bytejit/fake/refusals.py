@@ -50,12 +50,21 @@ def _mirrors_less(*args: Any) -> bool:
     return all(max(low, high) < n for low, high, n in zip(pad[::2], pad[1::2], reversed(shape)))
 
 
+def _resizes(x: Any, size: Any, *rest: Any) -> bool:
+    """Whether images that are resized have elements, before and after. There may be none of them."""
+    return 0 not in x.m.shape[1:] and (size is None or 0 not in size)
+
+
+_RESIZED = [f"upsample_{kind}" for kind in "linear1d bilinear2d bicubic2d trilinear3d nearest1d nearest2d nearest3d".split()]
+_RESIZED += [f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)] + ["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
+
 # op -> whether it takes its arguments
 _TAKES: dict[str, Callable] = {
     f"aten::{name}": _has_elements
     for name in "max max.dim min min.dim mode median.dim nanmedian.dim kthvalue aminmax amax amin".split()
 }
 _TAKES |= {f"aten::index_add{way}": _adds_slices for way in ("", "_")}
+_TAKES |= {f"aten::{name}{way}": _resizes for name in _RESIZED for way in ("", ".vec")}
 _TAKES |= {f"aten::reflection_pad{n}d{way}": _mirrors_less for n in (1, 2, 3) for way in ("", "_backward")}
 
 
