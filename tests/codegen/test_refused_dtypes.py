@@ -166,3 +166,46 @@ def test_a_dtype_that_is_asked_for_is_taken() -> None:
         bytejit.counters.clear()
         torch.testing.assert_close(bytejit.compile(f, backend="aot_eager")(x), f(x))
         assert not bytejit.counters["fallbacks"]
+
+
+W3 = torch.tensor([0, 1, 2])
+OF_TWO_DTYPES: dict[str, Callable] = {
+    "group_norm": lambda x, w: F.group_norm(x, 2, w, w),
+    "group_norm, weight": lambda x, w: F.group_norm(x, 2, w),
+    "layer_norm": lambda x, w: F.layer_norm(x, (4,), w, w),
+    "batch_norm": lambda x, w: F.batch_norm(x, None, None, w, w, True),
+    "batch_norm, statistics": lambda x, w: F.batch_norm(x, w.clone(), w.abs(), None, None, False),
+    "instance_norm": lambda x, w: F.instance_norm(x[..., None].expand(3, 4, 5).contiguous(), None, None, w, w),
+    "nll_loss": lambda x, w: F.nll_loss(x, W3, w),
+    "nll_loss of images": lambda x, w: F.nll_loss(x[..., None, None], W3[:, None, None], w),
+    "cross_entropy": lambda x, w: F.cross_entropy(x, W3, w),
+    "grid_sample": lambda x, w: F.grid_sample(x[None, None], w.view(1, 1, 2, 2), align_corners=False),
+}
+
+
+def said(f: Callable, *args: torch.Tensor) -> tuple:
+    """The dtype of what a call returns, or what it raises."""
+    try:
+        return (f(*args).dtype,)
+    except (RuntimeError, NotImplementedError) as e:
+        return type(e), str(e)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("name", OF_TWO_DTYPES)
+def test_operands_of_two_dtypes(name: str) -> None:
+    f = OF_TWO_DTYPES[name]
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+    for x in (torch.ones(3, 4, dtype=d) for d in dtypes[:4]):
+        for w in (torch.ones(4, dtype=d) for d in dtypes):
+            bytejit.reset()
+            assert said(bytejit.compile(f), x, w) == said(f, x, w), (x.dtype, w.dtype)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("classes", [1, 3, 5])
+@pytest.mark.parametrize("name", [n for n in OF_TWO_DTYPES if "nll" in n or "entropy" in n])
+def test_a_loss_with_too_few_weights(name: str, classes: int) -> None:
+    x, w = torch.randn(3, 4), torch.ones(classes)
+    bytejit.reset()
+    assert said(bytejit.compile(OF_TWO_DTYPES[name]), x, w) == said(OF_TWO_DTYPES[name], x, w)

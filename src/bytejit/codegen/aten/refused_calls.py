@@ -132,12 +132,27 @@ def _scatters_past(given: dict) -> bool:
     return reaches_past(given["self"].m, given.get("storage_offset") or 0, *window) or _no_window(aten.as_strided.default)(given)
 
 
+_OF_NORMS = ("weight", "bias", "running_mean", "running_var")
+
+
 def _norm_mixed(given: dict) -> bool:
-    """A norm's weight and bias are of its input's dtype, or float32 for an input of few digits."""
+    """A norm's weights and statistics are of its input's dtype, or float32 for an input of few digits."""
     x = given["input"]
-    found = {p.dtype for p in (given.get("weight"), given.get("bias")) if isinstance(p, torch.Tensor)}
+    found = {p.dtype for name in _OF_NORMS if isinstance(p := given.get(name), torch.Tensor)}
     few = x.dtype in NARROW_DTYPES
     return x.device.type == "cpu" and bool(found) and found != {x.dtype} and not (few and found == {torch.float32})
+
+
+def _weighs_badly(given: dict) -> bool:
+    """A loss's weights are one for each class, in the dtype of its input."""
+    x, weight = given["self"], given.get("weight")
+    return weight is not None and (
+        weight.dtype != x.dtype or weight.dim() != 1 or weight.shape[0] != x.shape[min(x.dim(), 2) - 1]
+    )
+
+
+def _sampled_mixed(given: dict) -> bool:
+    return given["input"].device.type == "cpu" and given["input"].dtype != given["grid"].dtype
 
 
 aten = torch.ops.aten
@@ -161,6 +176,14 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "softshrink": _below_zero("lambd"),
     "heaviside": lambda given: given["self"].dtype is not given["values"].dtype,
     "native_layer_norm": _norm_mixed,
+    "native_group_norm": _norm_mixed,
+    "native_batch_norm": _norm_mixed,
+    "_native_batch_norm_legit": _norm_mixed,
+    "_native_batch_norm_legit_no_training": _norm_mixed,
+    "nll_loss_forward": _weighs_badly,
+    "nll_loss2d_forward": _weighs_badly,
+    "grid_sampler_2d": _sampled_mixed,
+    "grid_sampler_3d": _sampled_mixed,
     "any": _dims_repeated,
     "all": _dims_repeated,
     "squeeze": _dims_repeated,
