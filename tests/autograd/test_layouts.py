@@ -140,6 +140,51 @@ def test_results_of_ops_that_keep_their_layouts(layout: str, monkeypatch: pytest
     beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4)
 
 
+class Pieces(nn.Module):
+    """Gated parts, borders, joined images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Conv2d(3, 16, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(16, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.one(nn.functional.pad(x, (1, 1, 1, 1), mode="replicate")).chunk(2, 1)
+        c = self.two(nn.functional.pad(b.sigmoid() * a, (1, 1, 2, 0)))
+        d = self.last(torch.cat([nn.functional.pad(c, (1, 1, 1, 1), mode="reflect")[:, :, 1:-1, 1:-1], a], 1))
+        return nn.functional.pixel_shuffle(d[:, :4], 2) + d[:, 4:5].repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+
+WALKED = {
+    "parts": Pieces,
+    "prelu": lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.PReLU(8), nn.Conv2d(8, 8, 3), nn.PReLU(), nn.Conv2d(8, 4, 1)),
+    "gates": lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.GLU(1), nn.Conv2d(4, 8, 3), nn.LogSigmoid(), nn.Conv2d(8, 4, 1)),
+    "shuffled": lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.ChannelShuffle(2), nn.Conv2d(8, 8, 3), nn.Softmax(1), nn.Conv2d(8, 2, 1)
+    ),
+    "norms": lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.GroupNorm(2, 8), nn.RReLU(0.2, 0.2), nn.Conv2d(8, 8, 3), nn.ELU()),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("name", WALKED)
+def test_steps_of_networks_that_take_images_apart(name: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    favours(monkeypatch, layout)
+
+    def inputs() -> tuple:
+        torch.manual_seed(0)
+        return WALKED[name](), torch.randn(2, 3, 8, 8, requires_grad=True)
+
+    def drive(f, net, x):
+        y = f(net, x)
+        y.square().sum().backward()
+        with torch.no_grad():
+            seen = f(net, x.detach() * 2)
+        return [y.detach(), seen, x.grad, *(p.grad for p in net.parameters())]
+
+    beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4, strides=places)
+
+
 # transposed convolutions: strides, groups, what is added to their size, depthwise, dilation, kernels of odd and even sizes
 TRANSPOSED = {
     "doubled": lambda: nn.ConvTranspose2d(8, 6, 4, 2, 1, bias=False),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import fx
 
 from bytejit.codegen.aten.concatenations import alike
@@ -28,7 +27,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     spec_or_none,
 )
-from bytejit.codegen.ops.calls import kind_of
+from bytejit.codegen.ops.calls import kind_of, of_each_element
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
@@ -69,14 +68,12 @@ FOLLOWS = frozenset(
         aten.max_pool2d_with_indices_backward.default,
         aten.avg_pool2d_backward.default,
         aten._adaptive_avg_pool2d_backward.default,
+        aten.native_group_norm_backward.default,
+        aten.constant_pad_nd.default,
+        aten.reflection_pad2d.default,
+        aten.replication_pad2d.default,
     }
 )
-FOLLOWS_ON_GPU = FOLLOWS | {  # kernels of ours there, which read and write any strides
-    aten.native_group_norm_backward.default,
-    aten.constant_pad_nd.default,
-    aten.reflection_pad2d.default,
-    aten.replication_pad2d.default,
-}
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var.correction, aten.var_mean.correction})
 WRITERS = {patches.PATCHES: patches, folded.FOLDED: folded}
@@ -136,7 +133,7 @@ def _can_convert(node: fx.Node) -> bool:
 def _first(node: fx.Node, spec: Spec | None) -> fx.Node | None:
     """The operand that alone decides the layout of the result: of an op with several results, of pooling, of a part."""
     first = node.args[0] if node.args else None
-    leads = spec is None or convertible(spec) and (_is_getitem(node) or node.target in FOLLOWS_ON_GPU)
+    leads = spec is None or convertible(spec) and (_is_getitem(node) or node.target in FOLLOWS)
     return first if leads and isinstance(first, fx.Node) else None
 
 
@@ -164,8 +161,10 @@ def _layouts(
             conversions.extend((node, a) for a in read if inner[a] != inner[node] or a in parts)
         elif p.kind == "part":  # lies as what it is a part of; a convolution wants it dense
             inner[node] = inner[node.args[0]]
-        elif p.kind == "joins":  # our own kernel, which reads each part in any layout
+        elif p.kind == "joins":  # our own kernel, which reads each part in any layout: on a CPU, where caches are small, slowly
             inner[node] = sum(elements_of(spec_of(a)) * (1 if inner[a] else -1) for a in p.operands) > 0
+            if not _on_gpu(node):
+                conversions.extend((node, a) for a in p.operands if inner[a] != inner[node])
         elif p.kind == "follows":
             inner[node] = _follows(p, inner, asis) and not _own(node, nhwc, times)
             # an op that torch runs takes its result's layout from all operands: it cannot be predicted for mixed ones
@@ -191,19 +190,19 @@ def _kind(node: fx.Node) -> str:
     if node.op == "call_function":
         if _match(node) is not None:
             return "conv"
-        tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags or _is_cast(node)
+        each = of_each_element(node) or _is_cast(node)
         own = node.target is aten.clone.default or "memory_format" in node.kwargs
         if _is_weight(node):
             return "weight"
         if _is_getitem(node):  # of an op that keeps its layouts: as recorded
             return "follows" if _kind(node.args[0]) in ("conv", "follows") else "reads"
-        if (tagged and not own) or node.target in (FOLLOWS_ON_GPU if _on_gpu(node) else FOLLOWS):
+        if (each and not own) or node.target in FOLLOWS:
             return "follows"
         if node.target is aten.cat.default and alike(node) and all(map(convertible, map(spec_of, (node, *node.args[0])))):
             return "joins"
         if node.target in READS_ANY or _on_gpu(node) and _is_kernel(node):
             return "reads"
-        if node.target is aten.slice.Tensor and _on_gpu(node) and convertible(spec_or_none(node)):
+        if node.target is aten.slice.Tensor and convertible(spec_or_none(node)):
             return "part" if all(u.op != "output" and _kind(u) != "other" for u in node.users) else "other"
     return "other"
 

@@ -35,6 +35,14 @@ def kind_of(node: torch.fx.Node) -> str | None:
     return None if row is None else row.kind
 
 
+def of_each_element(node: torch.fx.Node) -> bool:
+    """Whether a call makes each element of its results from those of its operands at the same place, as torch or the row says."""
+    row = row_of(node)
+    if row is not None and row.elementwise:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+
+
 def stays(node: torch.fx.Node) -> bool:
     """Whether a call is kept when nothing reads its result: it has an effect, or may raise for some values of its operands
     (an index out of range). An operator without a row, or of a dtype that its row does not take, may raise; views and the

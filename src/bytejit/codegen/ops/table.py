@@ -64,6 +64,7 @@ class Op:
     rounds: tuple[int, ...] = ()
     # lower(ctx, *args, **kwargs) for composite, reduce, view, create rows; the node is ctx.node
     lower: Callable | None = None
+    elementwise: bool = False  # composite rows: each element of the results is made of those of the operands at its place
     out: str | None = None  # extern rows: the overload that writes into given memory: "aten.mm.out"
     unsized: tuple[int, ...] = ()  # extern rows: results of a size that only the library knows, and only it reads
 

@@ -90,7 +90,7 @@ def _log_sigmoid_forward(ctx: Lowering, x: Value) -> tuple:
     return ctx.map(lambda c: logsigmoid(F(ctx, ctx.read(x, c))).e, 0), buffer
 
 
-op("log_sigmoid_forward", aten("log_sigmoid_forward"), "composite", dtypes=FLOATS, lower=_log_sigmoid_forward)
+op("log_sigmoid_forward", aten("log_sigmoid_forward"), "composite", dtypes=FLOATS, elementwise=True, lower=_log_sigmoid_forward)
 
 
 @formula("logit", "logit", ref=torch.logit, cost=12, domain=(0.01, 0.99))

@@ -100,10 +100,11 @@ def logit_backward(g: F, x: F, eps: float | None = None) -> F:
     return inside.pick(g / (x * (1 - x)), math.nan if eps is None else 0.0)
 
 
-def _row(name: str, overload: str = "", cost: int = 10) -> Callable[[Lower], Lower]:
+def _row(name: str, overload: str = "", cost: int = 10, elementwise: bool = True) -> Callable[[Lower], Lower]:
     """Declares a row of kind composite, of floats, whose lower function is decorated. Without an overload they are those of
     `common/pointwise_ops.py`."""
-    return lowers("composite", name, (overload,) if overload else POINTWISE[name].overloads, cost=cost, dtypes=FLOATS)
+    overloads = (overload,) if overload else POINTWISE[name].overloads
+    return lowers("composite", name, overloads, cost=cost, elementwise=elementwise, dtypes=FLOATS)
 
 
 def _elements(ctx: Lowering, *values: Value) -> Any:
@@ -127,7 +128,7 @@ def elu_backward(ctx: Lowering, g: Value, alpha: float, scale: float, input_scal
     return ctx.map(element)
 
 
-@_row("glu_backward", "glu_backward", 16)
+@_row("glu_backward", "glu_backward", 16, elementwise=False)  # of two halves
 def glu_backward(ctx: Lowering, g: Value, x: Value, dim: int) -> Value:
     """Lowers it in one kernel: to an element of one half belongs the same element of the other."""
     dim = dim % len(x.shape)

@@ -97,6 +97,7 @@ def formula(
             ref=ref,
             cost=cost,
             dtypes=dtypes,
+            elementwise=True,
             lower=lower,
             **fields,
         )
