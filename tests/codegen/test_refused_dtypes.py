@@ -209,3 +209,28 @@ def test_a_loss_with_too_few_weights(name: str, classes: int) -> None:
     x, w = torch.randn(3, 4), torch.ones(classes)
     bytejit.reset()
     assert said(bytejit.compile(OF_TWO_DTYPES[name]), x, w) == said(OF_TWO_DTYPES[name], x, w)
+
+
+UNDER_SYMBOLS: dict[str, Callable] = {
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2),
+    "interpolate, bilinear": lambda x: F.interpolate(x, (3, 4), mode="bilinear"),
+    "max_pool1d": lambda x: F.max_pool1d(x[0], 2),
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "one_hot": lambda x: F.one_hot(x, 10),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+    "softmax": lambda x: x.softmax(1),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", UNDER_SYMBOLS)
+def test_refused_where_sizes_change(name: str, dynamic: bool | None) -> None:
+    f = UNDER_SYMBOLS[name]
+    for dtype in (torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool):
+        bytejit.reset()
+        compiled = bytejit.compile(f, dynamic=dynamic)
+        for shape in ((2, 3, 4, 5), (2, 3, 6, 7)):
+            x = torch.ones(shape, dtype=dtype)
+            assert said(compiled, x) == said(f, x), (dtype, shape)

@@ -152,9 +152,9 @@ def _triu_indices(
 def _one_hot(tensor: Any, num_classes: int = -1) -> torch.Tensor | None:
     """Whole, as torch checks its classes: traced through it would be a comparison, without checks and laid out as the input."""
     x = tensor
-    if type(num_classes) is int and num_classes == 0:  # an error in eager, whatever is in the tensor
-        raise DataDependent("one_hot")
-    if not isinstance(x, Fake) or x.m.dtype is not torch.int64 or any(n == 0 for n in x.m.shape):
+    if type(num_classes) is int and num_classes == 0 or isinstance(x, Fake) and x.m.dtype is not torch.int64:
+        raise DataDependent("one_hot")  # an error in eager, whatever is in the tensor
+    if not isinstance(x, Fake) or any(n == 0 for n in x.m.shape):
         return None
     if not is_symbolic(num_classes) and (type(num_classes) is not int or num_classes < 1):
         return None

@@ -140,6 +140,8 @@ class FakeRun:
         args = torch.fx.node.map_aggregate(node.args, self._value)
         kwargs = torch.fx.node.map_aggregate(node.kwargs, self._value)
         target = getattr(torch.Tensor, node.target, None) if node.op == "call_method" else node.target
+        if node.op == "call_function":
+            check_function(target, args, kwargs)
         said = infer_sized(target, args, kwargs) if node.op != "call_module" else None
         if said is not None and not differentiates(args, kwargs):
             return self.rec.new(said[0], self.rec.fake(tuple(args)), {k: self.rec.fake(v) for k, v in kwargs.items()}, said[1])
@@ -164,7 +166,6 @@ class FakeRun:
             raise CannotNormalise(why)
         if node.target is torch.manual_seed:
             raise CannotNormalise("the seed of random numbers is set within the graph")
-        check_function(node.target, args, kwargs)
         if node.target in FUSED:
             return FUSED[node.target](*args, **kwargs)
         if node.target is operator.setitem:

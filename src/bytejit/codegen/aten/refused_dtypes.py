@@ -52,6 +52,7 @@ def refused_dtype(name: str, given: dict) -> bool:
 # functions with kernels of their own, of which fakes run another that takes more dtypes
 _POOL = torch.ops.aten.max_pool1d
 OF_FUNCTIONS = dict.fromkeys((torch.nn.functional.max_pool1d, torch.max_pool1d, _POOL, _POOL.default), FLOAT_DTYPES)
+OF_FUNCTIONS[torch.nn.functional.interpolate] = FLOAT_DTYPES | {torch.uint8}  # under symbols it is no operator any more
 
 
 def check_function(function: Any, args: tuple, kwargs: dict) -> None:
