@@ -15,7 +15,7 @@ from . import targets
 from .harness import F, I, case, program
 
 
-@program(F(3, 4), total=4, calls=8)
+@program(F(3, 4), graphs=1, total=4, calls=8)
 def test_a_log():
     """`losses.append(loss.item())`, `total += loss.item()`, `log[key] = ...`: one graph, whatever the numbers are"""
     log, losses = defaultdict(list), []
@@ -54,7 +54,7 @@ def test_conversions(x):
     return float(x.sum()), int(hits), float(hits), bool((x > 0).any()), x[0].tolist(), hits.tolist(), x.max().numpy().item()
 
 
-@case(F(4, 2), 3, total=1)
+@case(F(4, 2), 3, graphs=1)
 def test_arithmetic(x, n):
     """Arithmetic and comparisons that cannot raise wait as well, with the types and the rounding of Python's"""
     rows = [r.sum().item() for r in x]

@@ -263,6 +263,16 @@ def extreme_of_tensors(t: Tracer, name: str, items: list) -> Var | None:
     return best
 
 
+def _of_measured(t: Tracer, function: Callable, symbolic: Callable, items: list[Var]) -> Var | None:
+    """min or max of numbers of which the graph measures one: a symbol, or what the exit computes. None for other values."""
+    try:
+        return t.numbers.on_numbers(symbolic, *items)
+    except Break:
+        if (kept := t.reads.kept(function, [*map(t.values.real, items)])) is None:
+            raise
+        return kept
+
+
 def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
     def pick(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if len(args) > 1 and "default" in kwargs:
@@ -273,7 +283,7 @@ def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
             items = list(items)
             if (read := t.reads.call(function, [*map(t.values.real, items)])) is not None:
                 return read
-            if any(map(t.measures.is_measured, items)) and (found := t.numbers.on_numbers(symbolic, *items)) is not None:
+            if any(map(t.measures.is_measured, items)) and (found := _of_measured(t, function, symbolic, items)) is not None:
                 return found
             if (found := extreme_of_tensors(t, name, items)) is not None:
                 return found

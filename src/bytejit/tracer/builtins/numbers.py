@@ -47,8 +47,9 @@ def len_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     try:
         return t.values.constant(bool(args) and t.comparisons.truth(args[0]))
-    except Decides as e:
-        read = t.reads.read(args[0], bool, e.reason) if isinstance(args[0], TensorVar) else None
+    except Break as e:
+        v = args[0]
+        read = t.reads.read(v, bool, e.reason) if isinstance(v, TensorVar) and type(e) is Decides else t.reads.kept(bool, [v])
         if read is None:
             raise
         return read

@@ -297,7 +297,8 @@ class Comparisons(Component):
         if isinstance(v, DeferredVar):
             if v.kind is contextvars.Token:
                 return True
-            raise Break(f"{words(v)} decides a branch")
+            do = "use torch.where, or let this block run in the original code" if isinstance(v, ReadVar) else ""
+            raise Break(f"{words(v)} decides a branch", do)
         if isinstance(v, ArrayVar):
             return self.t.const(self.t.numpy_arrays.array_call(bool, [v]))
         if isinstance(v, InstanceVar):

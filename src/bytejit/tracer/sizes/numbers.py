@@ -15,6 +15,7 @@ from bytejit.guards.conditions import SizeCondition
 from bytejit.shapes.symbols import NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import NumpyVar
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import Known, SymVar, TensorVar, Var
 from bytejit.tracer.sizes.dynamic import NUMBERS
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
@@ -93,6 +94,10 @@ class SymbolicNumbers(Component):
             return self.number(self.computed(function, real))
         except (ArithmeticError, ValueError, TypeError):  # Python's own words
             return self.t.operators.fold(function, *map(_now, real))
+        except Break:  # the program may only keep it
+            if (kept := self.t.reads.kept(function, args)) is None:
+                raise
+            return kept
 
     def computed(self, function: Callable, numbers: list) -> Any:
         """function(*numbers), of which some are symbolic. A float is computed as Python does."""

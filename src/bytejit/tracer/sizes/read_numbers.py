@@ -44,6 +44,7 @@ PURE: dict[Any, tuple[type, ...]] = {
     operator.neg: (int, float),
     operator.pos: (int, float),
 }
+COMPARING = frozenset((operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge))
 FREE = frozenset(("add", "sub", "mul"))  # operators that cannot raise for floats, or for integers of some digits
 DIVIDING = frozenset(("truediv", "floordiv", "mod"))
 
@@ -134,8 +135,16 @@ class ReadNumbers(Component):
 
     def call(self, function: Callable, args: Sequence[Var]) -> Var | None:
         """A function of Python's, of numbers of which one is read; None where it may raise, or may give one of another type."""
-        if not any(isinstance(v, ReadVar) for v in args) or not all(map(is_number, args)):
+        found = any(isinstance(v, ReadVar) for v in args) and all(map(is_number, args))
+        return self._called(function, args) if found else None
+
+    def kept(self, function: Any, args: Sequence[Var]) -> Var | None:
+        """The same, and comparisons, for numbers that the graph measures, where a symbol of the result would decide something."""
+        if not any(map(self.t.measures.is_measured, args)) or not all(map(is_number, args)):
             return None
+        return self._computed(function, args) if function in COMPARING else self._called(function, args)
+
+    def _called(self, function: Callable, args: Sequence[Var]) -> Var | None:
         kinds = {*map(_kind, args)}
         if function is round and len(args) == 2 and type(args[1]) is Known and type(args[1].obj) is int:
             return self._computed(function, args) if _kind(args[0]) in (int, float) else None
@@ -159,8 +168,10 @@ class ReadNumbers(Component):
         return self._computed(function, numbers, bits) if bits < MOST_BITS or float not in map(_kind, numbers) else None
 
     def _computed(self, function: Callable, args: Sequence[Var], bits: int | None = None) -> ReadVar:
-        last = max((v for v in args if isinstance(v, ReadVar)), key=lambda v: v.step)
-        made = ReadVar(function, [*args], function(*map(_example, args)), last.why, last.step)
+        why, step = "a number that is known only when the graph runs is needed before", self.t.limits.steps
+        if read := [v for v in args if isinstance(v, ReadVar)]:
+            why, step = max(((v.why, v.step) for v in read), key=operator.itemgetter(1))
+        made = ReadVar(function, [*args], function(*map(_example, args)), why, step)
         made.bits = max(map(_bits, args)) if bits is None else bits
         return made
 
