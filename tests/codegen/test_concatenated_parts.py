@@ -13,6 +13,7 @@ from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.loops.simplify import kernel_roots, loads
 
 A, B = torch.randn(6, 40), torch.randn(6, 24)
+C = torch.randn(40, 12, 50)
 MANY: dict[str, tuple[Callable, tuple, int]] = {
     "rows": (lambda a, b: torch.cat([a, a * 2, -a, a + 1, a]), (A, B), 5),
     "columns": (lambda a, b: torch.cat([a, b, -a, b], 1) * 2, (A, B), 4),
@@ -20,6 +21,9 @@ MANY: dict[str, tuple[Callable, tuple, int]] = {
     "stacked inside": (lambda a, b: torch.stack([b, b + 1, b * 2, -b], 1), (A, B), 4),
     "of other dtypes": (lambda a, b: torch.cat([a, b.bfloat16(), a, b], 1), (A, B), 4),
     "few": (lambda a, b: torch.cat([a, b, a], 1), (A, B), 1),
+    "few long ones": (lambda c: torch.cat([c + 1, c * 2], 1), (C,), 2),
+    "few long ones, cut": (lambda c: torch.cat([c * 2, c[:, :6], -c], 1).transpose(1, 2)[:, 1:], (C,), 3),
+    "a border": (lambda c: torch.nn.functional.pad(c.transpose(0, 1), (0, 0, 1, 1)) + 1, (torch.randn(40, 24, 50),), 1),
 }
 
 

@@ -7,6 +7,7 @@ Without it every part is read, under a mask, for every element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import Rewriter, kernel_roots
 
 MANY = 4  # with at least so many parts, a loop for each costs less than masks
+LONG = 1 << 15  # elements from which on that holds of two parts, too
+SHARE = 8  # if none is less than 1/SHARE of the whole, as the borders of an image are
 # comparison of an axis with a number n -> d: its result changes where the axis reaches n + d
 FLIPS = {"lt": (0,), "ge": (0,), "le": (1,), "gt": (1,), "eq": (0, 1), "ne": (0, 1)}
 TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}
@@ -33,9 +36,14 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
     for _, axis, _, flips in tests:
         cuts.setdefault(axis, set()).update(n for n in flips if 0 < n < sizes[axis])
     axis = max(cuts, key=lambda a: len(cuts[a]), default="")
-    if not axis or len(cuts[axis]) + 1 < MANY:
+    if not axis or not cuts[axis]:
         return [k]
     bounds = [0, *sorted(cuts[axis]), sizes[axis]]
+    if len(bounds) - 1 < MANY and not (
+        math.prod(ix.hint(a.size) for a in k.axes) >= LONG
+        and min(high - low for low, high in zip(bounds, bounds[1:])) * SHARE >= sizes[axis]
+    ):
+        return [k]
     own = [(e, holds) for e, a, holds, _ in tests if a == axis]
     return [part(k, cons, axis, low, high, own) for low, high in zip(bounds, bounds[1:])]
 
