@@ -94,7 +94,7 @@ def refusal(f: Callable, x: torch.Tensor) -> tuple | None:
     """The exception's type and text."""
     try:
         f(x)
-    except (RuntimeError, NotImplementedError) as e:
+    except (RuntimeError, NotImplementedError, TypeError) as e:  # TypeError: argmax of complex numbers since torch 2.15
         return type(e), str(e)
     return None
 
@@ -187,7 +187,7 @@ def said(f: Callable, *args: torch.Tensor) -> tuple:
     """The dtype of what a call returns, or what it raises."""
     try:
         return (f(*args).dtype,)
-    except (RuntimeError, NotImplementedError) as e:
+    except (RuntimeError, NotImplementedError, TypeError) as e:  # TypeError: argmax of complex numbers since torch 2.15
         return type(e), str(e)
 
 
