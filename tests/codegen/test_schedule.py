@@ -78,3 +78,16 @@ def test_lanes_follow_the_widest_dtype() -> None:
     assert call.schedule.nests[0].lanes == 4
     (call,) = calls(lambda x: x + 1, torch.randn(1000))
     assert call.schedule.nests[0].lanes == 8
+
+
+def test_short_rows_are_in_lanes_too() -> None:
+    """Of a row that a kernel keeps, shorter than a vector of this machine"""
+
+    def spline(x: torch.Tensor, n: int) -> torch.Tensor:
+        b = torch.sin(x[:, None] * torch.arange(1.0, 3 + n))
+        b = b[:, :-1] * x[:, None] + b[:, 1:].exp()
+        return b[:, :-1] / (1 + x[:, None] ** 2) - b[:, 1:]
+
+    for n, lanes in ((3, 1), (4, 4), (7, 4), (9, 8)):
+        (call,) = calls(lambda x, n=n: spline(x, n), torch.randn(4000))
+        assert call.schedule.nests[-1].lanes == lanes, call.schedule

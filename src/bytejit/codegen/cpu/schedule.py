@@ -32,6 +32,7 @@ from .concatenated_parts import in_ranges
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
+SHORT = 4  # elements of a row that are computed together, if it is shorter than a vector
 TILE = 32  # elements, along both axes, of a tile of a transposition
 ACCUMULATORS = 4  # vectors of partial results of a reduction: one addition does not wait for the one before it
 LONG = 65536  # elements: threads may share a row of at least so many
@@ -94,7 +95,9 @@ def schedule_nest(k: Kernel, p: LoopNest, block: tuple[str, int] | None, machine
     if not order or p.axes[-1].kind == "scan":
         return NestSchedule(order)
     size = points([p.axes[-1]])
-    lanes = lanes if size >= lanes or not known(p.axes[-1:]) else 1
+    if known(p.axes[-1:]) and size < lanes:
+        plain = not p.reduces and all(e.mask is None for e in p.loads)
+        lanes = 1 << int(size).bit_length() - 1 if size >= SHORT and plain else 1
     many = ACCUMULATORS if p.reduces and size >= ACCUMULATORS * lanes else 1
     tile: tuple[tuple[str, int], ...] = ()
     if len(order) == 2 and flexible(replace(k, nests=(replace(p, axes=()),))) and not p.reduces and len(k.nests) == 1:
