@@ -7,7 +7,6 @@ Without it every part is read, under a mask, for every element.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
-from bytejit.codegen.loops.simplify import Rewriter, kernel_roots
+from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, points
 
 MANY = 4  # with at least so many parts, a loop for each costs less than masks
 LONG = 1 << 15  # elements from which on that holds of two parts, too
@@ -36,16 +35,20 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
     for _, axis, _, flips in tests:
         cuts.setdefault(axis, set()).update(n for n in flips if 0 < n < sizes[axis])
     axis = max(cuts, key=lambda a: len(cuts[a]), default="")
-    if not axis or not cuts[axis]:
+    if not axis:
         return [k]
     bounds = [0, *sorted(cuts[axis]), sizes[axis]]
-    if len(bounds) - 1 < MANY and not (
-        math.prod(ix.hint(a.size) for a in k.axes) >= LONG
-        and min(high - low for low, high in zip(bounds, bounds[1:])) * SHARE >= sizes[axis]
-    ):
+    ranges = list(zip(bounds, bounds[1:]))
+    if not pays(k, [high - low for low, high in ranges]):
         return [k]
     own = [(e, holds) for e, a, holds, _ in tests if a == axis]
-    return [part(k, cons, axis, low, high, own) for low, high in zip(bounds, bounds[1:])]
+    return [part(k, cons, axis, low, high, own) for low, high in ranges]
+
+
+def pays(k: Kernel, widths: list[int]) -> bool:
+    """Whether a loop for each part costs less than masks. widths: of the parts of one axis, in elements."""
+    few = len(widths) > 1 and points(k.axes) >= LONG and min(widths) * SHARE >= sum(widths)
+    return few or len(widths) >= MANY
 
 
 def comparisons(k: Kernel, sizes: dict[str, int]) -> Iterator[tuple[Expr, str, Any, list[int]]]:
