@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import bytes_of
-from bytejit.codegen.ops.calls import acts, kind_of, row_of
+from bytejit.codegen.ops.calls import acts, is_tagged, kind_of, row_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
@@ -49,7 +49,7 @@ class Cut:
         if n.target in (aten._to_copy.default, aten.clone.default):  # a weight is cast once
             return not all(base_of(i) in self.weights for i in n.all_input_nodes)
         row = row_of(n)
-        if row is None or torch.Tag.pointwise not in n.target.tags or row.cost > CHEAP.get(spec.device.type, 1):
+        if row is None or not is_tagged(n) or row.cost > CHEAP.get(spec.device.type, 1):
             return False
         return not (self.stored(n) and any(not fused(u) for u in n.users if u in self.calls))
 

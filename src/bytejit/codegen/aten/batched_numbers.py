@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.ops.calls import acts
+from bytejit.codegen.ops.calls import acts, is_tagged
 from bytejit.common.spec import Spec
 
 from .graph import Aten
@@ -115,7 +115,7 @@ def _computes(node: fx.Node) -> bool:
         return set(node.kwargs) <= {"dtype"}
     dtypes = _dtypes(node)
     alike = len(dtypes) == 1 or all(d.is_floating_point for d in dtypes)
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags and alike
+    return is_tagged(node) and alike
 
 
 def _dtypes(node: fx.Node) -> set[torch.dtype]:
@@ -187,8 +187,7 @@ def _join(graph: fx.Graph, chains: Chains, lanes: list[Lane]) -> None:
 def _reads_from(user: fx.Node) -> torch.device | None:
     """The GPU that a call reads a number of the CPU on, as it may."""
     spec = spec_or_none(user)
-    tagged = isinstance(user.target, torch._ops.OpOverload) and torch.Tag.pointwise in user.target.tags
-    return spec.device if tagged and spec is not None and spec.device.type == "cuda" else None
+    return spec.device if is_tagged(user) and spec is not None and spec.device.type == "cuda" else None
 
 
 def _row(node: fx.Node, length: int) -> Spec:

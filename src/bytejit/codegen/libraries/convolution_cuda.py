@@ -24,6 +24,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     spec_or_none,
 )
+from bytejit.codegen.ops.calls import is_tagged
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec, channels_last_stride
 
@@ -140,7 +141,7 @@ def _steps(node: fx.Node) -> Any:
         return None
     if node.op == "placeholder":
         return spec.dtype
-    if node.op != "call_function" or node.kwargs or torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+    if node.op != "call_function" or node.kwargs or not is_tagged(node):
         return None
     parts = [_steps(a) if isinstance(a, fx.Node) else ("number", repr(a)) for a in node.args]
     return None if None in parts else (node.target, *parts)

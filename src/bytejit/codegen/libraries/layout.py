@@ -48,7 +48,7 @@ from .convolution_times import (
 from .relayout import convert, restride, share_weights, take_apart, weight_inner
 
 FOLLOWS = frozenset(
-    {  # not tagged pointwise, but the result has the layout of the first operand
+    {  # not of each element, but the result has the layout of the first operand
         aten._native_batch_norm_legit_no_training.default,
         aten.native_batch_norm.default,
         aten.max_pool2d_with_indices.default,
@@ -58,7 +58,6 @@ FOLLOWS = frozenset(
         aten.upsample_bilinear2d.default,
         aten.upsample_nearest2d.vec,
         aten.upsample_bilinear2d.vec,
-        aten.hardswish.default,
         aten.native_group_norm.default,
         aten.native_batch_norm_backward.default,
         aten.cudnn_batch_norm_backward.default,

@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten, contiguous, is_static, order_of, spec_of, spec_or_none
-from bytejit.codegen.ops.calls import row_of
+from bytejit.codegen.ops.calls import is_tagged, row_of
 from bytejit.common.dtypes import FLOAT_DTYPES
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
@@ -73,7 +72,7 @@ def _is_pointwise(node: fx.Node) -> bool:
         return False
     if node.target in COPIES:
         return spec_of(node.all_input_nodes[0]).device == spec.device
-    return row is not None and (row.kind == "pointwise" or torch.Tag.pointwise in node.target.tags)
+    return row is not None and (row.kind == "pointwise" or is_tagged(node))
 
 
 def _readers(node: fx.Node, dims: tuple[int, ...]) -> Iterator[ReadingCall]:

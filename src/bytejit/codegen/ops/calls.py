@@ -35,12 +35,15 @@ def kind_of(node: torch.fx.Node) -> str | None:
     return None if row is None else row.kind
 
 
+def is_tagged(node: torch.fx.Node) -> bool:
+    """Whether a call is of an operator that torch tags as pointwise. It tags not all that are: see `of_each_element`."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+
+
 def of_each_element(node: torch.fx.Node) -> bool:
     """Whether a call makes each element of its results from those of its operands at the same place, as torch or the row says."""
     row = row_of(node)
-    if row is not None and row.elementwise:
-        return True
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    return row is not None and row.elementwise or is_tagged(node)
 
 
 def stays(node: torch.fx.Node) -> bool:
