@@ -34,6 +34,10 @@ PROGRAMS = {
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), (r(40, 70),)),
     "arg_lanes": (lambda x: (x.argmax(1), x.argmin(1), x.relu().argmin(1)), (torch.randint(-3, 3, (50, 41)).float(),)),
     "arg_nan": (lambda x: (x.argmax(1), x.argmin(1)), (torch.where(r(9, 36) > 1.5, float("nan"), r(9, 36)),)),
+    "gathered_rows": (lambda i, w, x: (w[i] * x).sum(-1), (torch.randint(-30, 30, (40,)), r(30, 32), r(40, 32))),
+    "long_gathered_rows": (lambda i, w, x: (w[i] * x).sum(-1), (torch.randint(0, 30, (5,)), r(30, 1999), r(5, 1999))),
+    "sums_of_gathered": (lambda i, w: w[i].sum(-1), (torch.randint(-300, 300, (9, 70)), r(300))),
+    "sums_of_few_rows": (lambda x: (x.view(20, 300).sum(0), x.view(75, 80).sum(1)), (r(6000),)),
     "scan": (lambda x: x.cumsum(1), (r(5, 33),)),
     "ints": (lambda x, y: (x // y, x % y, (x + y).sum()), (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
     "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),
@@ -137,6 +141,9 @@ def test_faults_raise_and_nothing_is_written() -> None:
     graph = compiled(lambda i, w: F.embedding(i, w), (torch.tensor([0, 1]), r(3, 4)))
     with pytest.raises(IndexError, match="out of range"):
         graph.call(torch.tensor([0, 3]), r(3, 4))
+    graph = compiled(lambda i, w: w[i].sum(-1), (torch.arange(64).view(2, 32), r(64)))
+    with pytest.raises(IndexError, match="out of range"):
+        graph.call(torch.arange(1, 65).view(2, 32), r(64))
 
 
 @cxx
@@ -206,7 +213,9 @@ def test_constants(value, dtype: str, text: str) -> None:
 
 
 @cxx
-@pytest.mark.parametrize("name", ["sin_cos", "softmax", "norm_gelu", "double", "pool_last", "pad_last"])
+@pytest.mark.parametrize(
+    "name", ["sin_cos", "softmax", "norm_gelu", "double", "pool_last", "pad_last", "gathered_rows", "long_gathered_rows"]
+)
 def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
     """GCC's own report: no loop under `#pragma omp simd` is left scalar."""
     options = config.current

@@ -17,15 +17,15 @@ from bytejit.codegen.loops.ir import Reduce
 from bytejit.common.light_dataclass import light_dataclass
 
 CHAIN = 32  # at most so many additions to an f32 accumulator before it is emptied
-FEW = 16  # sums of at most so many additions need nothing of this
+FEW = 16  # a single accumulator of at most so many additions is an f32, too
 
 
 @light_dataclass(frozen=True)
 class Sums:
-    """How a nest accumulates its sums of f32. many: additions to one accumulator, inf where unknown. axis: the accumulators are
-    emptied in its loop ("": never), after each `every` iterations (a power of two). at_end: also when that loop ends."""
+    """How a nest accumulates its sums of f32. wide: in one f64. axis: the accumulators are emptied in its loop ("": never), after
+    each `every` iterations (a power of two). at_end: also when that loop ends."""
 
-    many: float = 1
+    wide: bool = False
     axis: str = ""
     every: int = 1
     at_end: bool = False
@@ -40,8 +40,8 @@ def sums_of(names: Sequence[str], sizes: Mapping[str, Any], lanes: int, single: 
     many, inside = 1.0, 1.0
     for n in trips:
         many *= n
-    if single or many <= FEW:
-        return Sums(many)
+    if single or many <= CHAIN:
+        return Sums(wide=single and many > FEW)
     for position in range(len(names) - 1, -1, -1):
         if inside * trips[position] > CHAIN:
             break
@@ -50,13 +50,13 @@ def sums_of(names: Sequence[str], sizes: Mapping[str, Any], lanes: int, single: 
     while 2 * every * inside <= CHAIN:
         every *= 2
     last = position == len(names) - 1
-    return Sums(many, names[position], every, position > 0 and (last or trips[position] == float("inf")))
+    return Sums(False, names[position], every, position > 0 and (last or trips[position] == float("inf")))
 
 
 def accumulator(r: Reduce, sums: Sums) -> str:
     """Dtype of a reduction's accumulators; for argmax and argmin that of the compared value."""
     dtype = common.value_dtype(r)
-    wide = r.kind == "sum" and sums.many > FEW and not sums.axis or r.running and r.kind in ("sum", "prod", "logsum")
+    wide = r.kind == "sum" and sums.wide or r.running and r.kind in ("sum", "prod", "logsum")
     return "f64" if wide and dtype == "f32" else dtype
 
 

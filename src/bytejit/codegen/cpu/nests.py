@@ -56,7 +56,7 @@ class NestPrinter(Reductions):
                 lanes //= 2
             n.lanes = max(lanes, 1)
         if p.reduces:
-            n.sums = sums_of(sched.order, self.sizes, 1 if self.raises else n.lanes, n.lanes == 1 and not block or bool(scans))
+            n.sums = sums_of(sched.order, self.sizes, n.lanes, n.lanes == 1 and not block or bool(scans))
         return n
 
     def print_nest(self, i: int, cut: str | None = None) -> None:
@@ -159,7 +159,11 @@ class NestPrinter(Reductions):
         """The pragma that lets the compiler vectorize a loop, where it may."""
         plain = n.sched.vector is not None and not far
         if plain and not common.running(n.p) or plain and n.block:
-            self.text.add("#pragma omp simd reduction(| : fault)" if self.raises else "#pragma omp simd")
+            self.vectorized()
+
+    def vectorized(self) -> None:
+        """The pragma of a loop that the compiler vectorizes."""
+        self.text.add("#pragma omp simd reduction(| : fault)" if self.raises else "#pragma omp simd")
 
     def block_loop(self, n: NestState, axis: str, width: str, far: bool) -> None:
         t = self.text
@@ -173,11 +177,11 @@ class NestPrinter(Reductions):
         """The plain innermost loop; or, with several lanes, a loop in steps of `lanes` elements, with a partial result for each
         lane."""
         t = self.text
-        if n.lanes == 1 or far or self.raises:
+        if n.lanes == 1 or far:
             if n.lanes == 1:
                 self.simd(n, far) if not n.p.reduces else None
             t.open(f"for (i64 {axis} = {low}; {axis} < {high}; ++{axis})")
-            self.body(n, len(n.names), far, lane="0")
+            self.body(n, len(n.names), far, lane=f"{axis} % {n.lanes}")
             self.empty(n, axis, periodic=True)
             t.close()
             if n.sums.at_end:
@@ -208,7 +212,7 @@ class NestPrinter(Reductions):
 
     def turn(self, n: NestState, axis: str, count: str) -> None:
         t = self.text
-        t.add("#pragma omp simd")
+        self.vectorized()
         t.open(f"for (i64 lane = 0; lane < {count}; ++lane)")
         t.add(f"const i64 {axis} = turn + lane;")
         self.body(n, len(n.names), False, lane="lane")
