@@ -19,7 +19,7 @@ from torch import nn
 
 from bytejit.common.options import Options
 from bytejit.guards import native_checker
-from bytejit.guards.generated import compile_entry
+from bytejit.guards.generated import Work, compile_entry
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.item_sources import DictItem
 from bytejit.guards.kinds import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS
@@ -140,7 +140,7 @@ def module_entry(module: nn.Module, x: torch.Tensor, grad: bool) -> Callable[...
     guards.add_state()
     guard_module(guards, Local("self"), module, inputs, grad)
     env = {"MISS": MISS, "graph": lambda *args: (None,), "own_exit": None}
-    return compile_entry(params_of(0, ("self", "x"), ()), guards, inputs, "return (o0, None)", env, 1)
+    return compile_entry(params_of(0, ("self", "x"), ()), guards, Work(inputs, "return (o0, None)", env, 1))
 
 
 def function_entry(x: torch.Tensor, y: torch.Tensor, states: tuple[str, ...] = ()) -> Callable[..., Any]:
@@ -151,7 +151,7 @@ def function_entry(x: torch.Tensor, y: torch.Tensor, states: tuple[str, ...] = (
     if states != ("none",):
         guards.add_state(*states)
     env = {"MISS": MISS, "graph": lambda x, y: (None,), "own_exit": None}
-    return compile_entry(["L_x", "L_y"], guards, [Local("x"), Local("y")], "return (o0, None)", env, 1)
+    return compile_entry(["L_x", "L_y"], guards, Work([Local("x"), Local("y")], "return (o0, None)", env, 1))
 
 
 def best(fn: Callable[[], Any], number: int, repeat: int = 40) -> float:

@@ -1,12 +1,15 @@
 """The probe "layouts", run in a child process: memory is laid out as compiled guards read it.
 
-They read an object's type from its second word, and tensors through the table of C functions that torch hands out
-(DLPack's exchange API, version 1.x). A wrong guess here may end the process that makes it: so a child makes it.
+They read an object's type from its second word, a dict's keys and values from its tables, and tensors through the table of C
+functions that torch hands out (DLPack's exchange API, version 1.x). A wrong guess here may end the process that makes it: so
+a child makes it.
 """
 
 from __future__ import annotations
 
+import collections
 import ctypes
+import functools
 import itertools
 
 import torch
@@ -65,6 +68,66 @@ def objects() -> None:
         assert ctypes.c_void_p.from_address(id(x) + 8).value == id(type(x)), f"the second word of a {type(x).__name__}"
 
 
+def read_dict(found: dict, place: int) -> list[tuple[int, int]] | None:
+    """The addresses of a dict's keys and values, as compiled guards read them; None for a dict that they do not read, as some
+    key is no string. `place`: where the first value is in the values of a dict that shares its keys, in bytes."""
+    keys, values = (ctypes.c_void_p * 6).from_address(id(found))[4:]
+    assert keys is not None
+    head, count = (ctypes.c_uint8 * 12).from_address(keys), ctypes.c_int64.from_address(keys + 24).value
+    if not head[10]:
+        return None
+    assert head[9] < 24 and 0 <= count <= 1 << head[8]
+    entries = (ctypes.c_void_p * (2 * count)).from_address(keys + 32 + (1 << head[9]))
+    second = (ctypes.c_void_p * count).from_address(values + place) if values else entries[1::2]
+    return [(k, v) for k, v in zip(entries[::2], second) if v and k]
+
+
+def sample_dicts() -> list[dict]:
+    """Dicts of every kind, size and history."""
+    one, two, less = _Python(), _Python(), _Python()
+    for i in range(9):
+        for x in (one, two, less)[: 3 if i < 6 else 2]:
+            setattr(x, f"a{i}", object())
+    delattr(two, "a3")
+    delattr(less, "a0")
+    large = {f"k{i}": object() for i in range(300)}
+    holes = {k: v for k, v in large.items()}
+    for i in range(0, 300, 7):
+        del holes[f"k{i}"]
+    made = [
+        {},
+        {"a": 1},
+        large,
+        holes,
+        {**large},
+        {1: 2, "a": 3},
+        collections.OrderedDict(a=1, b=2),
+        torch.nn.Linear(2, 2)._parameters,
+    ]
+    return [*made, *(x.__dict__ for x in (one, two, less, torch.nn.Linear(2, 2), torch.nn.ReLU()))]
+
+
+@functools.cache
+def dict_values() -> int | None:
+    """Where in the values of a dict that shares its keys the first is, in bytes; None where dicts are not laid out as compiled
+    guards read them. Costs 1 ms, once."""
+    if dict.__basicsize__ != 48:
+        return None
+    for place in (0, 8):
+        try:
+            fits = all(
+                ctypes.c_int64.from_address(id(d) + 16).value == len(d)
+                and (read := read_dict(d, place)) in (None, [(id(k), id(v)) for k, v in d.items()])
+                and (read is not None or any(type(k) is not str for k in d))
+                for d in sample_dicts()
+            )
+        except AssertionError:
+            return None
+        if fits:
+            return place
+    return None
+
+
 def samples() -> list[torch.Tensor]:
     """Tensors of all dtypes that guards read natively, and of every shape that is special."""
     base = torch.zeros(4, 6, 5)
@@ -103,6 +166,7 @@ def tensors() -> None:
 
 
 def main() -> None:
-    """Run all checks of this module. Raises: AssertionError."""
+    """Run all checks of this module, and what may read wrong memory where it is not laid out so. Raises: AssertionError."""
     objects()
+    dict_values()
     tensors()

@@ -296,6 +296,13 @@ PYTHON = (
         "3.11 to 3.14, with a GIL",
     ),
     Interface(
+        "PyDictObject.ma_keys",
+        "the keys and values of an object's `__dict__`, read in one go by compiled guards",
+        "each key is looked for",
+        "child",
+        "3.11 to 3.14, with a GIL",
+    ),
+    Interface(
         "PyTypeObject.tp_version_tag",
         "the version of a class: whether it or a base has changed. Its place is found in classes of our own",
         "what was looked for in a class is looked for again in every call",

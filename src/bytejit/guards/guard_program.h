@@ -42,7 +42,7 @@ struct View { void* data; int device_type, device_index, rank; unsigned dtype; l
 typedef int (*Fill)(PyObject*, View*);
 typedef PyObject* (*Get)(PyObject*, PyObject*, PyObject*);
 enum Answer { NO, YES, ERROR };
-struct Head { Word fill, grad, dict, same, slots; };
+struct Head { Word fill, grad, dict, same, values, slots; };
 
 static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
 static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
@@ -170,10 +170,9 @@ static PyObject* other_item(PyObject* x, PyObject* key) {
     if (found) Py_IncRef(found);
     return found;
 }
-static PyObject* item(const Head* head, PyObject* x, const Word* w) {     // null without an error: no such key
-    PyObject* key = (PyObject*)w[2];
+static PyObject* item(const Head* head, PyObject* x, PyObject* key, Word* hint) {     // null without an error: no such key
     if (type_of(x) != head->dict) return other_item(x, key);
-    PyObject* found = look(x, key, (Word*)w + 3);
+    PyObject* found = look(x, key, hint);
     if (found) Py_IncRef(found);
     return found;
 }
@@ -183,11 +182,9 @@ static Answer value_is(const Head* head, PyObject* found, Word op, Word want) {
     if (op == OP_ITEM_EMPTY) return type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
     return equals(head, found, (PyObject*)want);
 }
-BJ Answer item_is(const Head* head, PyObject* x, const Word* w, Word op) {
-    PyObject* key = (PyObject*)w[2];
-    Word want = w[3];
+BJ Answer item_is(const Head* head, PyObject* x, PyObject* key, Word want, Word* hint, Word op) {
     bool plain = type_of(x) == head->dict;
-    PyObject* found = plain ? look(x, key, (Word*)w + 4) : other_item(x, key);
+    PyObject* found = plain ? look(x, key, hint) : other_item(x, key);
     if (!found) return PyErr_Occurred() ? ERROR : NO;
     if (plain && op != OP_ITEM_EQUALS) return value_is(head, found, op, want);
     if (plain && (Word)found == want) return YES;
@@ -195,6 +192,9 @@ BJ Answer item_is(const Head* head, PyObject* x, const Word* w, Word op) {
     Answer ok = value_is(head, found, op, want);
     Py_DecRef(found);
     return ok;
+}
+static Answer item_of(const Head* head, PyObject* x, const Word* w) {
+    return item_is(head, x, (PyObject*)w[2], w[3], (Word*)w + 4, *w);
 }
 
 // The slots of one run, each of which owns its object until the run ends.
@@ -233,6 +233,65 @@ static bool distinct(const Slots& s, const Word* which, Word count, Word others)
     return true;
 }
 
+static Word length(PyObject* dict) { return ((const Word*)dict)[2]; }
+
+// WALK reads a dict's tables as compat/layouts.py has found them. Each entry is an op, a key and what the op wants. A shape is a number of keys, then each key with the entry that asks
+// for it, or -1; no other key that is asked for is in a dict of these keys. It is what `learn` has returned.
+enum Walk { SLOT, SHAPE, LEARN, TRIES, FETCHED, COUNT, ENTRIES };      // words of the step behind its op
+static Answer walk(const Head* head, PyObject* x, const Word* w, PyObject** out) {      // ERROR: look for each key
+    const Word* shape = (const Word*)w[SHAPE];
+    const Word* entries = w + ENTRIES;
+    if (!shape || type_of(x) != head->dict || length(x) != *shape) return ERROR;
+    const char* keys = (const char*)((const Word*)x)[4];
+    if (!keys[10]) return ERROR;      // some key is no string
+    struct Item { Word key; PyObject* value; };
+    const Item* at = (const Item*)(keys + 32 + ((Word)1 << keys[9]));
+    const Item* last = at + ((const Word*)keys)[3];
+    Word shared = ((const Word*)x)[5];      // values of a dict that shares its keys
+    PyObject* const* values = (PyObject* const*)(shared + head->values);
+    const Word* end = shape + 1 + 2 * *shape;
+    for (++shape; at < last; ++at) {
+        PyObject* v = shared ? *values++ : at->value;
+        if (!v) continue;
+        if (shape == end || at->key != *shape) return ERROR;
+        const Word* entry = entries + shape[1];
+        bool asked = shape[1] >= 0;
+        shape += 2;
+        if (!asked) continue;
+        switch (*entry) {
+        case OP_ITEM: out[entry[2]] = v; break;
+        case OP_ITEM_IS: if ((Word)v != entry[2]) return NO; break;
+        case OP_ITEM_EMPTY: if (type_of(v) != entry[2] || length(v)) return NO; break;
+        default: if ((Word)v != entry[2]) return ERROR;
+        }
+    }
+    return shape == end ? YES : ERROR;
+}
+static Answer walk_slowly(const Head* head, PyObject* x, Word* w, Slots& s) {
+    Answer ok = YES;
+    const Word* entry = w + ENTRIES;
+    for (Word i = 0; ok == YES && i < w[COUNT]; ++i, entry += 3) {
+        PyObject* key = (PyObject*)entry[1];
+        Word hint = -1;
+        if (*entry == OP_HAS) ok = has(head, x, key, entry[2]);
+        else if (*entry != OP_ITEM) ok = item_is(head, x, key, entry[2], &hint, *entry);
+        else if (!s.add(item(head, x, key, &hint))) ok = PyErr_Occurred() ? ERROR : NO;
+    }
+    if (ok != YES || type_of(x) != head->dict || w[TRIES] == 8) return ok;
+    ++w[TRIES];
+    PyObject* shape = PyObject_CallFunctionObjArgs((PyObject*)w[LEARN], x, nullptr);
+    if (!shape) return ERROR;
+    w[SHAPE] = PyLong_AsLongLong(shape);
+    Py_DecRef(shape);
+    return YES;
+}
+static Answer walk_or_look(const Head* head, PyObject* x, Word* w, Slots& s) {
+    Answer ok = walk(head, x, w, s.at + s.n);
+    if (ok == ERROR) return walk_slowly(head, x, w, s);
+    if (ok == YES) for (Word i = 0; i < w[FETCHED]; ++i) s.borrow(s.at[s.n]);
+    return ok;
+}
+
 // The steps from w on: the tuple wanted, None where a check fails.
 static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const* args) {
     Answer ok = YES;
@@ -245,13 +304,13 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
         case OP_WEAK: got = s.add(behind((PyObject*)w[1])); w += 2; break;
         case OP_ATTR: got = s.add(PyObject_GetAttr(x, (PyObject*)w[2])); w += 3; break;
-        case OP_ITEM: got = s.add(item(head, x, w)); w += 4; break;
+        case OP_ITEM: got = s.add(item(head, x, (PyObject*)w[2], (Word*)w + 3)); w += 4; break;
         case OP_TUPLE_ITEM: got = s.borrow(PyTuple_GetItem(x, w[2])); w += 3; break;
         case OP_TYPE_OF: got = s.add(PyObject_Type(x)); w += 2; break;
         case OP_OWN_DICT: got = s.add(PyObject_GenericGetDict(x, nullptr)); w += 2; break;
-        case OP_ITEM_EQUALS: ok = item_is(head, x, w, OP_ITEM_EQUALS); w += 5; break;
-        case OP_ITEM_IS: ok = item_is(head, x, w, OP_ITEM_IS); w += 5; break;
-        case OP_ITEM_EMPTY: ok = item_is(head, x, w, OP_ITEM_EMPTY); w += 5; break;
+        case OP_ITEM_EQUALS: ok = item_of(head, x, w); w += 5; break;
+        case OP_ITEM_IS: ok = item_of(head, x, w); w += 5; break;
+        case OP_ITEM_EMPTY: ok = item_of(head, x, w); w += 5; break;
         case OP_IS: ok = when((Word)x == w[2], w[3]); w += 4; break;
         case OP_TYPE_IS: ok = when(type_of(x) == w[2], 1); w += 3; break;
         case OP_CLASS_IS: ok = when(type_of(x) == (Word)s.at[w[2]], 1); w += 3; break;
@@ -266,6 +325,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
         case OP_DISTINCT: ok = when(distinct(s, w + 3, w[1], w[2]), 1); w += 3 + w[1] + w[2]; break;
         case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;
+        case OP_WALK: ok = walk_or_look(head, x, (Word*)w + 1, s); w += 7 + 3 * w[6]; break;
         case OP_CLASS: ok = class_is(x, (Word*)w); w += 5; break;
         case OP_TENSOR: ok = tensor_is(head->fill, head->grad, x, w + 2); w += 8 + 2 * w[7]; break;
         }

@@ -3,9 +3,9 @@
 A step from Python costs 15 to 40 ns, and a full check of a tensor 150 to 250 ns, most of it in making shape and
 stride tuples. A unit of our own goes through a table of such steps: fetch an attribute, fetch a dict's item, check a
 type, an identity, a tensor. It looks at tensors through `__dlpack_c_exchange_api__`, torch's stable C table (DLPack
-1.3). Each call fetches everything anew and holds it until it ends: nothing is remembered between calls, but the versions of
-classes (class_lookups.py). Nothing here imports the compiler: `install(build)` is given one by the pipeline. Without it, or
-on a torch without that table, `usable` is False and guards are checked from Python.
+1.3). Each call fetches everything anew and holds it until it ends: only the versions of classes (class_lookups.py) and the
+keys of modules (fusing.py) are remembered between calls. Nothing here imports the compiler: `install(build)` is given one by
+the pipeline. Without it, or on a torch without that table, `usable` is False and guards are checked from Python.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ OPS = (
     "ITEM_EQUALS",  # slot, key, object, hint: ITEM, then EQUALS
     "ITEM_IS",  # slot, key, object, hint: ITEM, then IS
     "ITEM_EMPTY",  # slot, key, type, hint: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
+    "WALK",  # slot, shape or 0, function that returns a dict's shape, how often it was asked, count of ITEM entries, count,
+    # entries: HAS 0, ITEM, ITEM_EQUALS, ITEM_IS, ITEM_EMPTY of one dict, each its op, key and last operand (fusing.py)
     "CLASS",  # slot, place of a class's version or 0, the version for which all holds or 0, function that looks and returns
     # it: ClassCheck.again
     "TENSOR",  # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
@@ -184,4 +186,4 @@ def table(steps: list[int], slots: int, same: Any) -> array.array:
     name, alive as long as its address (`buffer_info()[0]`) is used.
     """
     # dict never dies, GRAD is this module's
-    return array.array("q", [exchange_fill(), id(GRAD), id(dict), id(same), slots, *steps])
+    return array.array("q", [exchange_fill(), id(GRAD), id(dict), id(same), layouts.dict_values() or 0, slots, *steps])

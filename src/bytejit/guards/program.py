@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import builtins
-import collections
 import sys
 from types import GetSetDescriptorType
 from typing import Any
@@ -19,6 +18,7 @@ from bytejit.common.plain_types import PLAIN_TYPES
 from bytejit.common.quiet_reads import HEAP_TYPE
 
 from .equality import same
+from .fusing import fused
 from .guard_set import Guard
 from .item_sources import DictItem, TupleItem
 from .kinds import KINDS, TENSOR, NoStep
@@ -40,6 +40,7 @@ from .sources import (
     Local,
     MethodFunc,
     MethodSelf,
+    PastDict,
     Scope,
     Source,
     StackSlot,
@@ -48,62 +49,15 @@ from .sources import (
 
 FEWEST = 8  # the least number of guards, without a tensor among them: for fewer the call costs more than it saves
 ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
-DICTS = (id(dict), id(collections.OrderedDict))  # classes that never die
 
 
-def _own_dict(kind: type) -> bool:
-    """Whether `x.__dict__` of instances of this class is what `object` fetches."""
-    if issubclass(kind, type) or kind.__getattribute__ is not object.__getattribute__:
+def _own_dict(kind: type, past: bool) -> bool:
+    """Whether `x.__dict__` of instances of this class is what `object` fetches; `past`: past its `__getattribute__`."""
+    if issubclass(kind, type) or not (past or kind.__getattribute__ is object.__getattribute__):
         return False
     owner = next((c for c in kind.__mro__ if "__dict__" in vars(c)), None)
     python_class = owner is not None and owner.__flags__ & HEAP_TYPE
     return bool(python_class) and type(vars(owner)["__dict__"]) is GetSetDescriptorType
-
-
-MAKERS = {OP[name] for name in ("ARG", "CONST", "WEAK", "ATTR", "ITEM", "TUPLE_ITEM", "TYPE_OF", "OWN_DICT")}
-NO_SLOT = {OP["ARG"], OP["CONST"], OP["WEAK"]}
-TWO_SLOTS = {OP["ALIAS"], OP["CLASS_IS"]}
-MANY_SLOTS = {OP["DONE"]: 2, OP["DISTINCT"]: 3}  # step -> the word from which on all are slots
-
-
-def _read(step: tuple[int, ...]) -> tuple[int, ...]:
-    """The positions of the operands of a step that are slots."""
-    if step[0] in MANY_SLOTS:
-        return tuple(range(MANY_SLOTS[step[0]], len(step)))
-    return () if step[0] in NO_SLOT else (1, 2) if step[0] in TWO_SLOTS else (1,)
-
-
-def _fused(steps: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], int]:
-    """The steps with items that are only looked at checked in one step, without a slot; and the number of slots."""
-    makers = [i for i, step in enumerate(steps) if step[0] in MAKERS]
-    readers: list[list[int]] = [[] for _ in makers]
-    for i, step in enumerate(steps):
-        for place in _read(step):
-            readers[step[place]].append(i)
-    gone: set[int] = set()
-    new = dict(enumerate(steps))
-    for maker, by in zip(makers, readers):
-        if steps[maker][0] != OP["ITEM"]:
-            continue
-        seen = [steps[i] for i in by]
-        if len(seen) == 1 and seen[0][0] == OP["EQUALS"]:
-            new[by[0]] = (OP["ITEM_EQUALS"], *steps[maker][1:], seen[0][2])
-        elif len(seen) == 1 and seen[0][0] == OP["IS"] and seen[0][3] == 1:
-            new[by[0]] = (OP["ITEM_IS"], *steps[maker][1:], seen[0][2])
-        elif [s[0] for s in seen] == [OP["TYPE_IS"], OP["TRUE"]] and seen[0][2] in DICTS and seen[1][2] == 0:
-            new[by[1]] = (OP["ITEM_EMPTY"], *steps[maker][1:], seen[0][2])
-            gone.add(by[0])
-        else:
-            continue
-        gone.add(maker)
-    number = {slot: n for n, slot in enumerate(s for s, maker in enumerate(makers) if maker not in gone)}
-    left = []
-    for i in sorted(new.keys() - gone):
-        words = list(new[i])
-        for place in _read(new[i]):
-            words[place] = number[words[place]]
-        left.append(tuple(words))
-    return left, len(number)
 
 
 class GuardProgram:
@@ -149,7 +103,9 @@ class GuardProgram:
     def _step(self, source: Source, base: int) -> int | None:
         """The slot of a source with one base, which is in a slot."""
         match source:
-            case InstanceDict() if (kind := self.at.types.get(source.base)) and _own_dict(kind.get()):
+            case InstanceDict() | PastDict() if (kind := self.at.types.get(source.base)) and _own_dict(
+                kind.get(), type(source) is PastDict
+            ):
                 return self._make("OWN_DICT", base)
             case InstanceDict() | CellContents() | MethodSelf() | MethodFunc():
                 return self._attr(base, ATTRS[type(source)])
@@ -270,7 +226,7 @@ class GuardProgram:
     def text(self, values: str) -> tuple[list[str], array.array]:
         """The statements that make the call, with its tuple in the local `values`, and the table that it reads. No
         step can be added after this."""
-        steps, slots = _fused([*self.steps, (OP["DONE"], len(self.wanted), *self.wanted)])
+        steps, slots = fused([*self.steps, (OP["DONE"], len(self.wanted), *self.wanted)], self.keep)
         flat = [word for step in steps for word in ((*step, 0) if step[0] in HINTED else step)]
         words = table(flat, slots, same)
         self.at.bind((words, self.keep), "table")
