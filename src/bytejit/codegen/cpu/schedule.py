@@ -28,7 +28,7 @@ from bytejit.codegen.loops.planning import plan_kernels
 from bytejit.codegen.loops.simplify import cost, known, points, reads_rows
 from bytejit.common.dtypes import acc_dtype, itemsize
 
-from .concatenated_parts import in_ranges
+from .ranges import in_nests, in_ranges
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
@@ -50,6 +50,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
     k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k, TILE) if flexible(k) else order_rows(k)
     k = rename(k, cons)
     block = column_block(k)
+    k = k if block else rename(in_nests(k, cons), cons)
     nests = tuple(schedule_nest(k, p, block, machine) for p in k.nests)
     work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(p.loads)) for p in k.nests))
     rows = points(k.axes)

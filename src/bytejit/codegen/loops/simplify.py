@@ -6,6 +6,7 @@ Every rewriting goes through `Rewriter`, which walks a DAG once, operands first,
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -220,12 +221,15 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
             and b.args[0].dtype == a.dtype
         ):
             return b  # it has the values of the narrow dtype already
+        if e.dtype in NARROW and a.kind == "op" and a.name == "to" and a.dtype in ("f32", "f64"):
+            if a.args[0].dtype == e.dtype:
+                return a.args[0]  # only moved: no bit of it changes
         if name == "to" and a.kind == "const" and e.dtype not in NARROW and e.dtype == "f64":
             return cons.const(float(a.attr), e.dtype)
     elif name == "select":
         if a.kind == "const":
             return args[1] if a.attr else args[2]
-        if args[1] is args[2]:
+        if args[1] is args[2] or _is_masked_by(a, args[1]) and _is_zero(args[2]):
             return args[1]
     elif name == "mul" and e.dtype != "b8":
         for x, y in (args, args[::-1]):
@@ -241,6 +245,16 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
     elif name in _COMPARE and all(x.kind == "const" for x in args) and args[0].dtype == "i64":
         return cons.const(_COMPARE[name](args[0].attr, args[1].attr), "b8")
     return cons.op(name, args, e.dtype, e.where, e.attr)
+
+
+def _is_masked_by(mask: Expr, e: Expr) -> bool:
+    """Whether a value is loaded, and 0 where the mask is false."""
+    return _is_masked_by(mask, e.args[0]) if e.kind == "op" and e.name == "to" else e.kind == "load" and e.mask is mask
+
+
+def _is_zero(e: Expr) -> bool:
+    """Whether a constant is 0, not -0.0."""
+    return e.kind == "const" and e.attr == 0 and math.copysign(1, e.attr) == 1
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

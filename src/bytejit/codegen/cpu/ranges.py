@@ -1,0 +1,121 @@
+"""Divides loops where comparisons of an axis with numbers change, so that each range has neither masks nor choices.
+
+    o[i] = a[i] if i < 32 else b[i - 32] if i < 64 else ...      ->      o[i] = a[i] for i:32, o[i + 32] = b[i] for i:32, ...
+
+Without it every part of a concatenation is read, under a mask, for every element. An axis around others gets a kernel for each
+range, the innermost a nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.ir import Kernel, LoopNest
+from bytejit.codegen.loops.passes.fuse_kernels import flexible
+from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, known, points, work
+
+MANY = 4  # with at least so many parts, a loop for each costs less than masks
+LONG = 1 << 15  # elements from which on that holds of two parts, too
+SHARE = 8  # if none is less than 1/SHARE of the whole, as the borders of an image are
+FEW = 8  # ranges, at most, of an innermost loop
+ROW = 16  # elements: with a range of at least so many an innermost loop is divided
+SMALL = 64  # additions and loads: so much, at most, is written once for each range of an innermost loop
+# comparison of an axis with a number n -> d: its result changes where the axis reaches n + d
+FLIPS = {"lt": (0,), "ge": (0,), "le": (1,), "gt": (1,), "eq": (0, 1), "ne": (0, 1)}
+#: (comparison, axis, function from a value of the axis to the result, values of the axis at which the result changes)
+Test = tuple[Expr, str, Callable[[int], bool], list[int]]
+TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}
+
+
+def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
+    """Kernels that together do what k does; k alone where no axis has many parts."""
+    sizes = {a.name: a.size for a in k.axes if a.kind == "parallel" and isinstance(a.size, int)}
+    if not flexible(k) or k.nests[0].stores[1:]:
+        return [k]
+    tests = list(comparisons(kernel_roots(k), sizes))
+    axis, ranges = most_ranges(tests, sizes)
+    if not pays(k, [high - low for low, high in ranges]):
+        return [k]
+    own = [(e, holds) for e, a, holds, _ in tests if a == axis]
+    return [
+        replace(
+            k,
+            axes=tuple(replace(a, size=high - low) if a.name == axis else a for a in k.axes),
+            nests=(part(k.nests[0], sizes, cons, axis, low, high, own),),
+        )
+        for low, high in ranges
+    ]
+
+
+def in_nests(k: Kernel, cons: Cons) -> Kernel:
+    """The kernel with a nest for each range of a nest's innermost axis in which no mask of a load depends on this axis."""
+    nests = [one for p in k.nests for one in nests_of_ranges(k, p, cons)]
+    return k if len(nests) == len(k.nests) else replace(k, nests=tuple(nests))
+
+
+def nests_of_ranges(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:
+    """Nests that together do what the nest p of k does; p alone where that does not pay."""
+    if not k.axes or len(p.axes) != 1 or not known(p.axes) or p.axes[0].kind == "scan" or p.reduces or work(p.roots()) > SMALL:
+        return [p]
+    axis, sizes = p.axes[0].name, {p.axes[0].name: p.axes[0].size}
+    _, ranges = most_ranges(list(comparisons((e.mask for e in p.loads if e.mask is not None), sizes)), sizes)
+    if not 1 < len(ranges) <= FEW or max(high - low for low, high in ranges) < ROW:
+        return [p]
+    own = list(comparisons(p.roots(), sizes))
+    sizes |= {a.name: a.size for a in k.axes}
+    nests = []
+    for low, high in ranges:
+        same = [(e, holds) for e, _, holds, flips in own if not any(low < n < high for n in flips)]
+        one = part(p, sizes, cons, axis, low, high, same)
+        nests.append(replace(one, axes=(replace(p.axes[0], size=high - low),)))
+    return nests
+
+
+def most_ranges(tests: list[Test], sizes: dict[str, int]) -> tuple[str, list[tuple[int, int]]]:
+    """(the axis at whose values the most tests change, the ranges between these values, in order); no range where no test
+    changes."""
+    cuts: dict[str, set[int]] = {}
+    for _, axis, _, flips in tests:
+        cuts.setdefault(axis, set()).update(n for n in flips if 0 < n < sizes[axis])
+    axis = max(cuts, key=lambda a: len(cuts[a]), default="")
+    bounds = [0, *sorted(cuts[axis]), sizes[axis]] if axis else []
+    return axis, list(zip(bounds, bounds[1:]))
+
+
+def pays(k: Kernel, widths: list[int]) -> bool:
+    """Whether a loop for each part costs less than masks. widths: of the parts of one axis, in elements."""
+    few = len(widths) > 1 and points(k.axes) >= LONG and min(widths) * SHARE >= sum(widths)
+    return few or len(widths) >= MANY
+
+
+def comparisons(roots: Iterable[Expr], sizes: dict[str, int]) -> Iterator[Test]:
+    """Each comparison of an axis with a number."""
+    for e in walk(tuple(roots)):
+        if e.kind != "op" or e.name not in FLIPS or e.args[0].kind != "index" or e.args[1].kind != "const":
+            continue
+        at, limit = e.args[0].attr, e.args[1].attr
+        if len(at.terms) == 1 and type(at.terms[0][0]) is ix.AxisVar and at.terms[0][1] == 1 and at.terms[0][0].parts[0] in sizes:
+            start, test = at.const, TRUE[e.name]
+            holds = lambda v, start=start, test=test, limit=limit: test(v + start, int(limit))
+            yield e, at.terms[0][0].parts[0], holds, [int(limit) - start + n for n in FLIPS[e.name]]
+
+
+def part(
+    p: LoopNest, sizes: Mapping[str, Any], cons: Cons, axis: str, low: int, high: int, tests: list[tuple[Expr, Any]]
+) -> LoopNest:
+    """The nest for values of the axis in range(low, high), in which each of `tests` has one result. sizes: of the axes around."""
+
+    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
+        if mask is None or mask.kind != "const":
+            return None
+        return cons.load(e.name, coords, e.dtype, None, e.where) if mask.attr else cons.const(0, e.dtype)
+
+    rewrite = Rewriter(cons, {**sizes, axis: high - low}, {axis: ix.var(axis) + low}, on_load)
+    for e, holds in tests:
+        rewrite.memo[id(e)] = cons.const(holds(low), "b8")
+        rewrite.keep.append(e)
+    return rewrite.body(p)
