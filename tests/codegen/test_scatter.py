@@ -17,6 +17,7 @@ from bytejit.backends import plan_cache
 from bytejit.codegen.loops.ir import Kernel, Loops
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes import write_inputs
+from bytejit.codegen.loops.simplify import points
 from bytejit.codegen.loops.text import parse, text
 
 pytestmark = pytest.mark.cxx
@@ -210,6 +211,54 @@ def test_nothing_is_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loops = placed(fn, *args, monkeypatch=monkeypatch)
     assert not any("clone" in k.ops or "copy" in k.name for k in loops.steps if isinstance(k, Kernel))
     assert all(m.done for m in loops.mutations) and loops.mutations
+
+
+def parts(x: torch.Tensor) -> torch.Tensor:
+    out = x.new_zeros(8, 4, 30)
+    for i in range(8):
+        out[i, :, i:] = x[:, i:] * i
+    return out
+
+
+def parts_on_either_side(x: torch.Tensor) -> torch.Tensor:
+    out = x.exp().expand(6, 4, 30).clone()
+    for i in range(6):
+        out[i].t()[i:].copy_(x.t()[: 30 - i])
+        out[:, 2:, 7] = i
+    return out.sin()
+
+
+def parts_between_reads(x: torch.Tensor) -> Any:
+    out = x + 1
+    seen = []
+    for i in range(6):
+        seen.append(out.sum())
+        out[:, i] = out[:, i + 1] * 2
+        if i == 3:
+            seen.append(out.clone())
+    return out, seen[4], *seen[:3]
+
+
+def parts_of_a_value_read_later(x: torch.Tensor) -> Any:
+    base = x.cos()
+    out = base.clone()
+    for i in range(5):
+        out[:, i::7] = base[:, i : i + 1]
+    return out * 2, base
+
+
+PARTS = [parts, parts_on_either_side, parts_between_reads, parts_of_a_value_read_later]
+
+
+@pytest.mark.parametrize("fn", PARTS)
+def test_a_tensor_written_part_by_part(fn: Callable) -> None:
+    both(fn, r(4, 30))
+
+
+def test_each_part_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = placed(parts, r(4, 30), monkeypatch=monkeypatch)
+    kernels = [k for k in loops.steps if isinstance(k, Kernel)]
+    assert sum(points([*k.axes, *p.axes]) for k in kernels for p in k.nests) <= 2 * parts(r(4, 30)).numel()
 
 
 def test_what_is_read_afterwards_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def lower(aten: Any) -> Loops:
     ctx.home = home_of(aten.graph)
     env: dict[Any, Any] = {}
     outputs: tuple[Any, ...] = next((n.args[0] for n in reversed(aten.graph.nodes) if n.op == "output"), ())
-    ctx.written = written(outputs, aten.mutations)
+    ctx.written = written(outputs, aten.mutations, aten.graph.nodes if ctx.home == "cpu" else ())
     for node in aten.graph.nodes:
         poll()
         ctx.node, ctx.where = node, node.meta.get("where")

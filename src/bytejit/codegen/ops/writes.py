@@ -3,11 +3,13 @@
     v = select(cache, 0, layer);  w = index_put(v, [None, i], k);  cache' = select_scatter(cache, w, 0, layer)
 
 Where cache' is what an input holds afterwards, all three stand for one write into it (codegen/ops/rows/scatter.py,
-codegen/loops/passes/inplace.py).
+codegen/loops/passes/inplace.py). So they do on a CPU where a tensor is written part by part: computing all of it again for each
+part would cost the square of the number of parts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 VIEWS = frozenset(
@@ -41,10 +43,14 @@ WRITES = WINDOWS | frozenset(
 )
 
 
-def written(outputs: tuple, mutations: tuple) -> frozenset[Any]:
-    """Nodes that stand for writes into an input."""
+MANY = 4  # parts of a tensor that a program writes one after another
+
+
+def written(outputs: tuple, mutations: tuple, nodes: Iterable[Any] = ()) -> frozenset[Any]:
+    """Nodes that stand for writes into an input, or into a tensor of which at least MANY parts are written. nodes: those among
+    which to look for the latter."""
     found: set[Any] = set()
-    stack = [outputs[m.position] for m in mutations]
+    stack = [outputs[m.position] for m in mutations] + [n for n in nodes if str(n.target) in WINDOWS and _parts(n) >= MANY]
     while stack:
         node = stack.pop()
         if getattr(node, "op", "") != "call_function" or node in found:
@@ -56,6 +62,14 @@ def written(outputs: tuple, mutations: tuple) -> frozenset[Any]:
         elif target in VIEWS:
             stack.append(node.args[0])
     return frozenset(found)
+
+
+def _parts(node: Any) -> int:
+    """How many parts of a tensor are written one after another, this node's the last: MANY for more."""
+    count = 0
+    while count < MANY and getattr(node, "op", "") == "call_function" and str(node.target) in WINDOWS:
+        node, count = node.args[0], count + 1
+    return count
 
 
 def viewed(node: Any) -> Any:

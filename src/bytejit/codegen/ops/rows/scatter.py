@@ -255,7 +255,8 @@ def _window(
     if src.map is not None and src.map == there.map and before == x.buffer != src.buffer:
         ctx.lineage[src.buffer, x.map] = x.buffer
         return replace(x, buffer=src.buffer)
-    if ctx.node in ctx.written and AREA * points(src.shape) <= points(x.shape):
+    whole = ctx.buffers[x.buffer].shape if x.map is not None and goes_back(ctx.node) else x.shape
+    if ctx.node in ctx.written and AREA * points(src.shape) <= points(whole):
         return update(ctx, x, src.shape, lambda c: (into(c), ctx.read(src, c)))
     work = acc_dtype(x.dtype)
 
