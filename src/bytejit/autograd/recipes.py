@@ -9,7 +9,7 @@ import torch
 
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.graph import Out
-from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
 from bytejit.codegen.aten.normalise import Outputs, counts_apart, out_of
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
@@ -127,6 +127,8 @@ class Results:
             raise CannotNormalise("an output is a view that an autograd function of the program's made")
         if x.requires_grad and x._base is not of:
             raise CannotNormalise("an output is a view of a leaf: requires_grad_() of what was made inside")
+        if x.requires_grad and overlaps(x.bound.root.spec):  # as_strided shares a gradient among elements of one place
+            raise CannotNormalise("an output is a view of an expanded tensor, or of windows, that needs a gradient")
         return JointView(base, like, x.grad_fn is not None or not x.requires_grad)
 
     def differentiable(self, x: Fake, out: Out) -> Made:
