@@ -13,7 +13,8 @@ import torch
 
 from bytejit.common.overriding import untold
 
-Saved = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor; an alias made before it was written; a copy made then
+# a tensor; an alias made before it was written; a copy made then; its version then, of which inference tensors have none
+Saved = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int | None]
 States = list[tuple[torch.Generator, torch.Tensor]]
 
 
@@ -27,11 +28,11 @@ def random_states() -> States:
 
 def saved(tensors: list[torch.Tensor]) -> list[Saved]:
     """Save what `put_back` needs to restore the memory and the values of tensors."""
-    return untold(lambda: [(x, x.detach(), x.detach().clone()) for x in tensors], ())
+    return untold(lambda: [(x, x.detach(), x.detach().clone(), None if x.is_inference() else x._version) for x in tensors], ())
 
 
 def put_back(tensors: list[Saved], generators: States) -> None:
-    """Restore the memory and the values of tensors, and the states of random generators."""
+    """Restore the memory, the values and the versions of tensors, and the states of random generators."""
     for generator, state in generators:
         generator.set_state(state)
     if tensors:
@@ -40,10 +41,20 @@ def put_back(tensors: list[Saved], generators: States) -> None:
 
 def _put_back(tensors: list[Saved]) -> None:
     with torch.no_grad():
-        for x, own, copy in tensors:
+        for x, own, copy, version in tensors:
             if x.untyped_storage()._cdata != own.untyped_storage()._cdata:  # its .data was set
                 x.data = own
-            own.copy_(copy)
+            _each_once(own, own).copy_(_each_once(copy, own))
+            if version is not None:
+                torch._C._autograd._unsafe_set_version_counter((x,), (version,))
+
+
+def _each_once(x: torch.Tensor, layout: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that holds each element of an expanded `layout` once: torch does not write into expanded memory."""
+    for dim, (size, stride) in enumerate(zip(layout.shape, layout.stride())):
+        if stride == 0 and size > 1:
+            x = x.narrow(dim, 0, 1)
+    return x
 
 
 def undoing(graph: Callable, written: tuple[int, ...], random: bool) -> Callable:
