@@ -4,7 +4,7 @@
 import torch
 from torch import nn
 
-from .harness import F, Turn, case, program
+from .harness import F, Spec, Turn, case, program
 
 
 @program(F(4), calls=5, graphs=1)
@@ -99,3 +99,81 @@ def test_of_an_inference_tensor(x):
         return y._version
     except RuntimeError as e:
         return str(e)[:30]
+
+
+@program(F(4), calls=2)
+def test_version_behind_a_refused_write():
+    """Writes that torch refuses are not counted, nor what undoes them"""
+    t = torch.zeros(3)
+
+    def f(x):
+        before = t._version
+        for write in (lambda: t.add_(x), lambda: t.copy_(x), lambda: t.index_fill_(0, torch.tensor([7]), 1.0)):
+            try:
+                write()
+            except (RuntimeError, IndexError):
+                pass
+        return t._version - before, x * 2
+
+    return f, lambda: (t, t._version)
+
+
+def expanded_write(x):
+    y = x * 2
+    try:
+        x.add_(1)
+    except RuntimeError as e:
+        return y, str(e)
+    return y, x
+
+
+shared = Spec(lambda r: r.f(1, 4).expand(3, 4) if r.call < 2 else r.f(3, 4))
+test_expanded_input_is_written = case(shared, calls=3)(expanded_write)
+test_expanded_input_is_written.__doc__ = "A write into expanded memory is refused, and the program goes on"
+test_expanded_input_is_written_inductor = case(shared, calls=3, backend="inductor")(expanded_write)
+test_expanded_input_is_written_inductor.__doc__ = "The same, compiled to kernels"
+
+
+@program(F(4), calls=3, backend="inductor", tol=(1e-5, 1e-6))
+def test_view_made_without_gradients_is_written_there():
+    """A parameter's view that is made and written without gradients, then a write of the parameter that is refused"""
+    w, log = nn.Parameter(torch.ones(1)), []
+
+    def f(x):
+        with torch.no_grad():
+            w.add_(x.mean())
+            v = w.view(1)
+            v.mul_(2)
+        y = (x * w).sum()
+        try:
+            w.add_(1)
+        except RuntimeError as e:
+            log.append(str(e))
+        return y, w._version, v.requires_grad
+
+    return f, lambda: (w, log)
+
+
+def view_and_base(call):
+    """A view of a result or of a parameter; what it views is then written in calls 0 and 2."""
+    kept = call % 4 < 2
+    w = torch.ones(4, requires_grad=True) if kept else torch.ones(4, requires_grad=True) * 2
+    with torch.set_grad_enabled(not kept):
+        view = w.view(2, 2) if kept else w.chunk(2)[0]
+        if call % 2 == 0:
+            w.add_(1)
+    return view
+
+
+def call_with_view(f, x, call):
+    return f(x, view_and_base(call))
+
+
+@case(F(4), Turn(0, 1, 2, 3), calls=5, drive=call_with_view, backend="inductor", tol=(1e-5, 1e-6))
+def test_views_that_autograd_refuses_are_given(x, v):
+    """What asks only for shapes goes on, what uses the view raises"""
+    y = x + v.shape[0]
+    try:
+        return y, (v * 2).sum()
+    except RuntimeError as e:
+        return y, str(e), v.requires_grad

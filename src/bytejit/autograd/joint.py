@@ -108,7 +108,8 @@ class GradRun(FakeRun):
         super()._record(node)
         if len(self.rec.wrote) > before and node.graph is self.gm.graph:
             self.writers.append((node, frozenset(self.rec.wrote[before:])))
-        if node.graph is self.gm.graph and any(map(_is_sparse, fakes_in(self.env[node]))):
+        # without gradients no step is made, and that of a view which was written then can not be asked for
+        if node.graph is self.gm.graph and torch.is_grad_enabled() and any(map(_is_sparse, fakes_in(self.env[node]))):
             given = [n for n in node.all_input_nodes if n.op != "placeholder"]
             if not any(x.requires_grad for n in given for x in fakes_in(self.env[n])):
                 self.sparse.append(node)
