@@ -183,3 +183,11 @@ def test_a_layout_of_dicts_that_is_another_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(layouts, "read_dict", lambda found, place: [(ctypes.c_void_p.from_address(id(found)).value, 0)])
     assert layouts.dict_values() is None
     layouts.dict_values.cache_clear()
+
+
+def test_reading_dicts_draws_no_random_numbers() -> None:
+    """Where a process asks for the layout first, a compile is in the midst of a program that may have set a seed"""
+    before = torch.get_rng_state()
+    layouts.dict_values.cache_clear()
+    assert layouts.dict_values() is not None
+    assert torch.equal(torch.get_rng_state(), before)
