@@ -21,7 +21,7 @@ import torch.utils.checkpoint
 import bytejit
 from bytejit import api, verify
 from bytejit.common import caches
-from bytejit.compat import checkpoint_frames, closures, probes, table
+from bytejit.compat import checkpoint_frames, closures, layouts, probes, table
 from bytejit.compat.probes import BEGIN, PROBES, Probes, search_path
 from bytejit.guards import native_checker
 
@@ -203,22 +203,35 @@ def test_a_child_reads_no_file_of_the_program(tmp_path: Path) -> None:
         "own = sys.path.pop(0)\n"
         f"sys.path.insert(0, {str(SRC.parent)!r})\n"
         "import random, ctypes, typing_extensions, torch, bytejit\n"
-        "from bytejit.compat.probes import Probes\n"
+        "from bytejit.compat import probes\n"
+        "probes.untested = lambda: 'a newer torch'\n"
         "sys.path[:0] = ['', own]\n"
-        "print([Probes().failed('layouts')])\n"
+        "print([probes.Probes().failed('layouts')])\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert done.stdout == "['']\n" and not (tmp_path / "read").exists(), done.stdout + done.stderr
 
 
-def test_what_a_child_found_is_kept() -> None:
+def test_what_a_child_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "untested", lambda: "a newer torch")
     kept = Kept()
     first = Probes(lambda: kept)
     assert first.failed("layouts") == "" and len(kept) == 1
     again = Probes(lambda: kept)
     again.start("layouts")
     assert not again._running and again.failed("layouts") == ""
+
+
+@pytest.mark.parametrize("slot", [layouts.FILL_SLOT, 1])
+def test_on_versions_that_were_tested_no_child_is_started(monkeypatch: pytest.MonkeyPatch, slot: int) -> None:
+    monkeypatch.setattr(layouts, "dict_values", lambda: None)
+    if slot == 1:
+        monkeypatch.setattr(layouts, "exchange_fill", lambda: None)
+    kept, found = Kept(), Probes()
+    found.open_store = lambda: kept
+    found.start("layouts")
+    assert bool(found.failed("layouts")) == (slot == 1) and not found._running and not kept
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""The probe "layouts", run in a child process: memory is laid out as compiled guards read it.
+"""The probe "layouts": memory is laid out as compiled guards read it.
 
 They read an object's type from its second word, a dict's keys and values from its tables, and tensors through the table of C
-functions that torch hands out (DLPack's exchange API, version 1.x). A wrong guess here may end the process that makes it: so
-a child makes it.
+functions that torch hands out (DLPack's exchange API, version 1.x). A wrong guess here may end the process that makes it: on
+versions that the suite never ran on a child makes it.
 """
 
 from __future__ import annotations

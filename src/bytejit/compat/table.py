@@ -18,8 +18,8 @@ REFUSED = "nothing is compiled: functions run as they are, with one warning"
 class Interface:
     """One private interface. A name ending in a point stands for all names that begin with it.
 
-    probe: "name": looked up in this process; "child": a child process reads the memory first; "trial": a child process
-    compiles sample functions, on versions that the suite never ran on; "use": looked for by the code that uses it;
+    probe: "name": looked up in this process; "child": memory is read, and "trial": sample functions are compiled, by a
+    child process on versions that the suite never ran on; "use": looked for by the code that uses it;
     "own": found by this package, in objects of its own.
     """
 

@@ -151,8 +151,8 @@ CHECKER = Checker()
 
 @functools.cache
 def exchange_fill() -> int | None:
-    """Address of torch's function that fills a DLTensor. None if this torch has none, or if the probe "layouts" failed. The
-    probe is a child process; it runs once on a machine, and this waits for it."""
+    """Address of torch's function that fills a DLTensor. None if this torch has none, or if the probe "layouts" failed. Where
+    the probe is a child process it runs once on a machine, and this waits for it."""
     offered = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None
     return layouts.exchange_fill() if offered and not PROBES.failed("layouts") else None
 
