@@ -115,6 +115,7 @@ def _traced_entry(
     function: CompiledFunction, state: SiteState, args: Args, options: Options, overrides_off: bool
 ) -> Entry | NotCompiled | None:
     began, point = time.perf_counter(), state.point.id
+    registry.begin(function.settings.backend, options)
     job = Job(
         function.rewritten,
         point,

@@ -18,12 +18,10 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.codegen.passes import Journal, run_passes
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
-from bytejit.common.options import Options
-from bytejit.compat.probes import PROBES
-from bytejit.guards.native_checker import CHECKER, unit
-from bytejit.kernels import build_cpp, library
+from bytejit.kernels import library
 from bytejit.kernels.build import NoCompiler, NoDriver
 
+from .checks import install_checks
 from .compiled import Compiled
 from .devices import CPU, made, target_of
 from .flipped_views import in_plain_parts
@@ -114,14 +112,3 @@ def laid_out(aten: Aten, target: Target) -> Aten:
     made = run_passes(ATEN, target.joint_passes, aten, journal, Choices(tuner, library))
     tuner.save()
     return made
-
-
-def install_checks(options: Options) -> None:
-    """Let guards check tensors through a compiled unit; without a compiler they stay in Python."""
-    if CHECKER.built:
-        return
-    first = not CHECKER.installed
-    CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])  # with the settings of this graph
-    if first and getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None:
-        PROBES.start("layouts")
-        build_cpp.ahead(unit(), options)  # its compiler runs beside the lowering of the first graph

@@ -22,6 +22,7 @@ from .counters import count as count
 from .counters import counters as counters
 from .errors import BackendFailed, BadSetting, MissingPackage
 from .former_backends import FORMER, refusal
+from .options import Options
 from .text import unknown
 
 MODULE_TRAIT = "__bytejit_module__"  # attribute of the class of a compiled module (runtime/module.py): what it was made from
@@ -54,6 +55,8 @@ BACKENDS: dict[str, str | Callable] = {
     "tvm": "bytejit.backends.tvm:tvm",
 }
 OWN = "bytejit.backends."
+# What a backend of ours begins before its first graph is traced: a callable (options). It imports less than the backend.
+AHEAD = {"inductor": "bytejit.backends.checks:install_checks"}
 # A type of device, or another name, stands for a callable `(device, options) -> Target` (`backends/target.py`), or its path.
 TARGETS: dict[str, str | Callable] = {
     "cpu": "bytejit.backends.cpu:CpuTarget",
@@ -136,6 +139,13 @@ def lookup_backend(backend: str | Callable) -> Callable:
     """
     found = check_backend(backend)
     return _imported(BACKENDS, found) if isinstance(found, str) else found
+
+
+def begin(backend: str | Callable, options: Options) -> None:
+    """Begin what the backend needs for any graph, beside the trace."""
+    if isinstance(backend, str) and backend in AHEAD:
+        module, _, attribute = AHEAD[backend].partition(":")
+        getattr(importlib.import_module(module), attribute)(options)
 
 
 def _imported(table: dict[str, str | Callable], name: str) -> Callable:
