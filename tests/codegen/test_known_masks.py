@@ -54,6 +54,13 @@ def of_sequences(n: int) -> torch.Tensor:
         (lambda n: torch.ones(n, n, dtype=BOOL).triu(), None),
         (lambda n: torch.ones(n, n), None),
         (lambda n: torch.rand(n, n) > -1, None),
+        # some elements are written: the others keep what was there
+        (lambda n: torch.zeros(n, n, dtype=BOOL).index_fill(0, torch.tensor([0]), True), None),
+        (lambda n: torch.zeros(n, n, dtype=BOOL).index_put((torch.tensor([0]),), torch.tensor(True)), None),
+        (lambda n: torch.ones(n, n, dtype=BOOL).tril().index_fill(1, torch.tensor([-1]), True), None),
+        (lambda n: torch.full((n, n), -9.0).index_fill(0, torch.tensor([-1]), 0.0), None),
+        (lambda n: torch.zeros(n, n).scatter(0, torch.zeros(1, n, dtype=torch.long), -9.0), None),
+        (lambda n: torch.zeros(n, n).index_add(0, torch.tensor([0]), torch.ones(1, n)), None),
     ],
 )
 def test_masks_of_the_graph(make: Callable, kind: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,9 @@ def mask_values(loops: Loops) -> Halves | None:
     """The values of the first output, a tensor whose last two coordinates are a query and a key; None where they depend on an
     input or are more than two."""
     view = loops.outputs[0].view
-    writers = {s.buffer: (k, p, s) for k in loops.steps if isinstance(k, Kernel) for p in k.nests for s in p.stores}
+    stores = [(k, p, s) for k in loops.steps if isinstance(k, Kernel) for p in k.nests for s in p.stores]
+    in_part = {s.buffer for _, _, s in stores if s.over or s.mask is not None or s.mode != "set"}
+    writers = {at[-1].buffer: at for at in stores if at[-1].buffer not in in_part}
     if view is None or view.buffer not in writers:
         return None
     kernel, nest, store = writers[view.buffer]
@@ -54,7 +56,7 @@ def mask_values(loops: Loops) -> Halves | None:
 
 
 class _Mask:
-    """writers: buffer -> what stores it; sizes: of the mask's axes; query, key: its coordinates."""
+    """writers: buffer -> what stores all of it; sizes: of the mask's axes; query, key: its coordinates."""
 
     def __init__(
         self, writers: dict[str, tuple[Kernel, LoopNest, Store]], sizes: dict[str, Any], query: Index, key: Index
@@ -152,8 +154,6 @@ class _Mask:
             if type(atom) is not ix.AxisVar or c != 1 or ix.index(own).const:
                 raise Unknown
             there[atom.parts[0]] = self.place(given, at)
-        if store.mask is not None or store.mode != "set":
-            raise Unknown
         before, self.nest = self.nest, nest
         found = self.value(store.value, there)
         self.nest = before
