@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bytejit.codegen.loops.expr import Cons, walk
-from bytejit.codegen.loops.ir import Buffer, Kernel, LoopNest, Loops
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
 from bytejit.codegen.loops.kernel_axes import (
     collapse,
     column_axis,
@@ -29,11 +29,13 @@ from bytejit.codegen.loops.simplify import cost, known, points, reads_rows
 from bytejit.common.dtypes import acc_dtype, itemsize
 
 from .ranges import in_nests, in_ranges
+from .short_rows import unrolled
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
 SHORT = 4  # elements of a row that are computed together, if it is shorter than a vector
 TILE = 32  # elements, along both axes, of a tile of a transposition
+PARTS = 16  # of the work, at least, for each thread: then all threads end at about the same time
 ACCUMULATORS = 4  # vectors of partial results of a reduction: one addition does not wait for the one before it
 LONG = 65536  # elements: threads may share a row of at least so many
 
@@ -46,7 +48,7 @@ def schedule(loops: Loops, machine: Machine) -> Plan:
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine) -> tuple[Kernel, Schedule]:
     """The kernel in its final loops, and how they run."""
-    k = collapse(flatten(k, buffers, cons), cons)
+    k = collapse(flatten(unrolled(k, buffers, cons), buffers, cons), cons)
     k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k, TILE) if flexible(k) else order_rows(k)
     k = rename(k, cons)
     block = column_block(k)
@@ -54,8 +56,9 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
     nests = tuple(schedule_nest(k, p, block, machine) for p in k.nests)
     work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(p.loads)) for p in k.nests))
     rows = points(k.axes)
-    parallel: tuple[str, ...] = tuple(a.name for a in k.axes)
-    unit = work * (min(block[1], rows) if block else 1)
+    shared = k.axes if block else shared_axes(k, machine)
+    parallel: tuple[str, ...] = tuple(a.name for a in shared)
+    unit = work * (min(block[1], rows) if block else max(1, rows // max(1, points(shared))))
     split = 0
     if not k.axes and len(k.nests) == 1 and not k.nests[0].reduces and k.nests[0].axes:
         first = next(a for a in k.nests[0].axes if a.name == nests[0].order[0])
@@ -66,6 +69,15 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
         parallel, split = (), 0
     grain = max(1, -(-GRAIN // max(1, unit))) * (block[1] if block else 1)
     return k, Schedule(parallel, grain, nests, block, split)
+
+
+def shared_axes(k: Kernel, machine: Machine) -> tuple[Axis, ...]:
+    """The outer axes that threads share: all, or the first ones if these are enough. Axes that are not shared are loops of their
+    own, without a division for each of their points, and with what does not depend on them computed before."""
+    for n in range(1, len(k.axes)):
+        if known(k.axes) and points(k.axes[:n]) >= PARTS * machine.threads:
+            return k.axes[:n]
+    return k.axes
 
 
 def ordered(k: Kernel) -> Kernel:

@@ -1,0 +1,103 @@
+"""Unrolls reductions of few elements, so that the loop around them can be vectorized.
+
+    for i: m = 0; for r:3: m += x[3*i + r] ** 2; o[i] = sqrt(m)      ->      for i: o[i] = sqrt(x[3*i] ** 2 + ... + x[3*i+2] ** 2)
+
+A loop of three steps is no vector code, and neither is what follows it at each point: the distance of two points in space, for
+example.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Cons, Expr
+from bytejit.codegen.loops.ir import Buffer, Kernel, LoopNest, Reduce, Store
+from bytejit.codegen.loops.passes.fuse_kernels import flexible
+from bytejit.codegen.loops.simplify import Rewriter, known, points, work
+from bytejit.common.dtypes import NARROW
+
+SHORT = 8  # elements of a row, at most
+STORES = 4  # of a row, at most: GCC vectorizes no loop that stores more elements side by side
+MOST = 192  # additions and loads of an unrolled kernel, at most
+ROWS = 64  # so many rows, at least, make a vectorized loop
+OPS = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}
+
+
+def unrolled(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
+    """The kernel with reductions of few elements as expressions: one nest without axes; k itself where that does not pay."""
+    if flexible(k) or points(k.axes) < ROWS or not all(map(is_short, k.nests)):
+        return k
+    if sum(points(p.axes) * work(p.roots()) for p in k.nests) > MOST:
+        return k
+    kept = [sum(buffers[s.buffer].kind != "local" for s in p.stores) for p in k.nests]
+    if sum(points(p.axes) * n for p, n in zip(k.nests, kept)) > STORES:
+        return k
+    unrolling = Unrolling(k, buffers, cons)
+    nest = unrolling.nest()
+    return replace(k, nests=(nest,)) if unrolling.complete else k
+
+
+class Unrolling:
+    """A kernel while it is unrolled. results: reduction -> its result; rows: element of a row-local buffer -> its value;
+    complete: whether all elements that were read of such buffers are known."""
+
+    def __init__(self, k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> None:
+        self.kernel, self.buffers, self.cons = k, buffers, cons
+        self.sizes = {a.name: a.size for a in k.axes}
+        self.results: dict[str, str | Expr] = {}
+        self.rows: dict[tuple, Expr] = {}
+        self.complete = True
+
+    def nest(self) -> LoopNest:
+        """What all nests compute at a point of the kernel's axes."""
+        stores: list[Store] = []
+        for p in self.kernel.nests:
+            values: list[list[Expr]] = []
+            for place in itertools.product(*(range(a.size) for a in p.axes)):
+                axes = {a.name: ix.index(n) for a, n in zip(p.axes, place)}
+                at = Rewriter(self.cons, self.sizes, axes, self.loaded, refs=dict(self.results))
+                made = [at.store(s) for s in p.stores]
+                for s in made:
+                    if self.is_row(s.buffer):
+                        self.rows[s.buffer, s.coords] = self.stored(s)
+                    else:
+                        stores.append(s)
+                values.append([at(r.args[0]) for r in p.reduces])
+            self.results.update((r.name, self.combined(r, [v[n] for v in values])) for n, r in enumerate(p.reduces))
+        return LoopNest((), tuple(stores))
+
+    def combined(self, r: Reduce, elements: list[Expr]) -> Expr:
+        """A reduction of elements, in order."""
+        return functools.reduce(lambda a, b: self.cons.op(OPS[r.kind], (a, b), r.dtype, r.where), elements)
+
+    def is_row(self, buffer: str) -> bool:
+        """Whether a buffer holds one row, for later nests."""
+        return self.buffers[buffer].kind == "local"
+
+    def stored(self, s: Store) -> Expr:
+        """The value of a store in the dtype of its buffer."""
+        dtype = self.buffers[s.buffer].dtype
+        self.complete &= s.mask is None and s.mode == "set"
+        return s.value if s.value.dtype == dtype else self.cons.op("to", (s.value,), dtype, s.where)
+
+    def loaded(self, e: Expr, coords: tuple, mask: Expr | None) -> Expr | None:
+        """The value that an element of a row has; None for loads of other memory."""
+        if not self.is_row(e.name):
+            return None
+        zero = self.cons.const(0, e.dtype)
+        if mask is not None and mask.kind == "const":
+            mask = None if mask.attr else mask
+        value = self.rows.get((e.name, coords), zero)
+        self.complete &= (e.name, coords) in self.rows or mask is not None and mask.kind == "const"
+        self.complete &= mask is None or e.dtype not in NARROW
+        return value if mask is None else self.cons.op("select", (mask, value, zero), e.dtype, e.where)
+
+
+def is_short(p: LoopNest) -> bool:
+    """Whether a nest has few points, and only reductions that an op on two operands combines."""
+    if any(r.running or r.kind not in OPS or r.dtype == "b8" or r.args[0].dtype != r.dtype for r in p.reduces):
+        return False
+    return known(p.axes) and points(p.axes) <= SHORT and not any(a.kind == "scan" for a in p.axes)
