@@ -7,15 +7,16 @@ from bytejit.common.light_dataclass import light_dataclass
 
 @light_dataclass(frozen=True)
 class MathFunction:
-    """name: ATen's; `bj::NAME` in the C++ prelude (`math_f32.h`, `math_f64.h`). cost: of an element, in additions.
+    """name: ATen's; `bj::NAME` in the C++ prelude (`math_f32.h`, `math_f64.h`, `special.h`). cost: of an element, in additions.
     domain: where tests draw from. triton: its text; "": the function of that name in CUDA's device library. rough: as
-    `Op.rough`."""
+    `Op.rough`. far: (dtypes, TEST): `Op.far`, with the test `bj::TEST` and `bj::NAME_any`, which is right for all operands."""
 
     name: str
     cost: int
     domain: tuple[float, float]
     triton: str = ""
     rough: str | None = None
+    far: tuple[str, str] | None = None
 
 
 MATH_FUNCTIONS = (
@@ -27,9 +28,9 @@ MATH_FUNCTIONS = (
     MathFunction("log10", 8, (0, 50)),
     MathFunction("log1p", 12, (-0.9, 50)),
     MathFunction("sqrt", 4, (0, 50), triton="bj_sqrt({0})"),
-    MathFunction("sin", 12, (-30, 30)),
-    MathFunction("cos", 12, (-30, 30)),
-    MathFunction("tan", 20, (-1.4, 1.4)),
+    MathFunction("sin", 12, (-30, 30), far=("float", "trig_far")),
+    MathFunction("cos", 12, (-30, 30), far=("float", "trig_far")),
+    MathFunction("tan", 20, (-1.4, 1.4), far=("float", "trig_far")),
     MathFunction("asin", 16, (-1, 1)),
     MathFunction("acos", 16, (-1, 1)),
     MathFunction("atan", 16, (-20, 20)),

@@ -14,7 +14,6 @@ from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import FLOATS, NARROW
 
-TRIG = frozenset({"sin", "cos", "tan"})  # for arguments up to BJ_TRIG; `<name>_any` takes all arguments, but has no SIMD form
 # numbers that C++ has no plain literal for
 LITERALS = {-(1 << 63): "(-9223372036854775807LL - 1)", (1 << 63) - 1: "9223372036854775807LL", -(1 << 31): "(-2147483647 - 1)"}
 
@@ -43,6 +42,11 @@ def constant(value: Any, dtype: str) -> str:
     if dtype in ("i8", "i16", "u8"):  # C++ deduces a function's type from its operands
         return f"({dtype}){value}" if value >= 0 else f"({dtype})({value})"
     return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
+
+
+def far_text(e: Expr, table: OpTable) -> tuple[str, str] | None:
+    """`Op.far` of an expression, for its dtype; None where its text is right for all operands."""
+    return table.by_name[e.name].far_text(e.dtype) if e.kind == "op" else None
 
 
 class IndexText(IndexPrinter):
@@ -100,8 +104,7 @@ class ExprText:
         return -(1 << 31) <= low <= high < 1 << 31
 
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
-        """The right side of a statement. far: sin, cos and tan take any argument (not vectorized). err: where an error code
-        goes."""
+        """The right side of a statement. far: for all operands (not vectorized: `Op.far`). err: where an error code goes."""
         if e.kind == "load":
             if id(e) in self.rows:
                 return self.rows[id(e)]
@@ -113,8 +116,8 @@ class ExprText:
         args = [self.names[id(a)] for a in e.args]
         if id(e) in self.choices:
             return f"bj::choose({self.choices[id(e)]}, {args[1]}, {args[2]})"
-        if far and e.name in TRIG:
-            return f"bj::{e.name}_any({args[0]})"
+        if far and (texts := far_text(e, self.table)):
+            return texts[1].format(*args, err=err)
         if e.name == "to" and e.dtype in FLOATS and self.short(e.args[0]):
             args = [f"(i32){args[0]}"]
         first = e.args[0].dtype if e.args else e.dtype

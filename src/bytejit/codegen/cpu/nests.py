@@ -13,12 +13,12 @@ from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import NARROW, itemsize
 
-from .expressions import TRIG, ExprText
+from .expressions import ExprText, far_text
 from .reductions import NestState, Reductions, narrow
 
 ZEROS = 32768  # bytes of the array of zeros in kernels/prelude/base.h
 CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # the dtypes that `bj::choose` takes
-CHUNK = 1024  # elements: the arguments of sin, cos, tan of so many are checked at a time; they stay in the L1 cache
+CHUNK = 1024  # elements: the operands of ops that have an `Op.far` are tested for so many at a time; they stay in the L1 cache
 
 
 class NestPrinter(Reductions):
@@ -48,7 +48,7 @@ class NestPrinter(Reductions):
         self.refs.update((name, frozenset(names)) for name in scans)  # a scan has a value at each point, of a block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
         n.placed = common.place(p, names, self.refs, held)
-        n.trig = tuple(x.expr for x in n.placed if x.expr.kind == "op" and x.expr.name in TRIG)
+        n.far = tuple(x.expr for x in n.placed if far_text(x.expr, self.table))
         inner = self.sizes[names[-1]] if names else 1
         if p.reduces and not block and not scans and sched.vector and names and sched.vector == names[-1]:
             lanes = max(sched.lanes, 1) * max(sched.accumulators, 1)
@@ -105,9 +105,9 @@ class NestPrinter(Reductions):
         return f"({a} < {b} ? {a} : {b})"
 
     def innermost(self, n: NestState, axis: str, low: str, high: str) -> None:
-        """The innermost loop: vectorized where the schedule says so; in checked chunks when it computes sin, cos or tan."""
+        """The innermost loop: vectorized where the schedule says so; in checked chunks when it has ops with an `Op.far`."""
         t = self.text
-        far = [e for e in n.trig if self.depth_of(n, e) == len(n.names)]
+        far = [e for e in n.far if self.depth_of(n, e) == len(n.names)]
         if n.block:
             width = n.block[1]
             self.checked(n, far, lambda any_: self.block_loop(n, axis, width, any_), axis, "0", width)
@@ -121,8 +121,8 @@ class NestPrinter(Reductions):
         t.close()
 
     def checked(self, n: NestState, far: list[Expr], emit: Any, axis: str, low: str, high: str) -> None:
-        """Prints a loop that looks for huge arguments of sin, cos and tan; then `emit(False)` for when there are none, else
-        `emit(True)`. far: these ops; without any, `emit(False)` alone."""
+        """Prints a loop that looks for operands that the text of an op is not right for (`Op.far`); then `emit(False)` for when
+        there are none, else `emit(True)`. far: these ops; without any, `emit(False)` alone."""
         t = self.text
         if not far:
             emit(False)
@@ -137,8 +137,9 @@ class NestPrinter(Reductions):
         args = [a for e in far for a in e.args]
         saved = dict(self.names)
         self.statements(n, len(n.names), only=args)
-        for a in args:
-            t.add(f"far |= bj::trig_far({self.names[id(a)]});")
+        tests = [texts[0].format(*(self.names[id(a)] for a in e.args)) for e in far if (texts := far_text(e, self.table))]
+        for test in dict.fromkeys(tests):
+            t.add(f"far |= {test};")
         self.names.clear()
         self.names.update(saved)
         t.close()

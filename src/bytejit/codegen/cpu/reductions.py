@@ -47,7 +47,7 @@ class NestState:
     lanes: int = 1  # partial results a reduction keeps; 1: one scalar
     block: tuple[str, str] | None = None  # (axis, width text) when the innermost is the kernel's blocked axis
     placed: tuple = ()
-    trig: tuple[Expr, ...] = field(default=())
+    far: tuple[Expr, ...] = field(default=())  # ops that have an `Op.far`
     sums: Sums = Sums()  # how its sums of floats are kept
 
 

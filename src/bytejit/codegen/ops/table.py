@@ -18,7 +18,8 @@ the node's attr; {err}: where the error code goes (a pointer to int in C++; rows
 is a str for all dtypes, or a dict by class: "float", "int", "bool" (f64 f32 | i64 i32 i16 i8 u8 | b8), or a dtype
 name, which wins. The class is that of OPERAND `by` (default the result: by=None). `bj::` names are functions of the
 C++ prelude (overloaded on type; f16 and bf16 never reach them: they are computed in f32). `libdevice`/`tl` are
-Triton's; `bj_` names are our Triton helpers. `rough`: a faster text for `cuda/rough_results.py`.
+Triton's; `bj_` names are our Triton helpers. `rough`: a faster text for `cuda/rough_results.py`;
+`far`: what C++'s text is not right for, and another text for that.
 
 Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a library
 does it best: called through torch; `codegen/ops/rows/extern.py`). An overload without a row is called through torch too, counted
@@ -38,6 +39,12 @@ from bytejit.common.light_dataclass import light_dataclass
 #: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to it);
 #: `bool` the operands' common dtype, result b8; `arg` operand 0's dtype.
 DTYPE_RULES = ("same", "float", "bool", "arg")
+
+
+def _keys(dtype: str) -> tuple[str, str, str]:
+    """What a dict of texts may have for a dtype, best first."""
+    family = "float" if dtype in FLOATS else "bool" if dtype == "b8" else "int"
+    return dtype, family, "int" if family == "bool" else ""
 
 
 @light_dataclass(frozen=True)
@@ -60,6 +67,9 @@ class Op:
     raises: tuple[int, int] | None = None
     refuses: bool = False  # rows with a lower function: it may raise for values of its operands, as `raises` says of others
     rough: str | None = None  # Triton's text of f32 where all that depends on it is rounded to 16 bits: some units off
+    # C++ whose text is vector code but not right for all operands: dtype or class -> (a test of the operands that is not 0
+    # where it is wrong, the text that is right there). A kernel tests a chunk of elements first
+    far: dict[str, tuple[str, str]] | None = None
     # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
     rounds: tuple[int, ...] = ()
     # lower(ctx, *args, **kwargs) for composite, reduce, view, create rows; the node is ctx.node
@@ -74,11 +84,14 @@ class Op:
         texts = getattr(self, language)
         if isinstance(texts, str):
             return texts
-        family = "float" if dtype in FLOATS else "bool" if dtype == "b8" else "int"
-        for key in (dtype, family, "int" if family == "bool" else ""):
+        for key in _keys(dtype):
             if texts and key in texts:
                 return texts[key]
         raise KeyError(f"op {self.name}: no {language} text for {dtype}")
+
+    def far_text(self, dtype: str) -> tuple[str, str] | None:
+        """`far` of a dtype."""
+        return next((self.far[key] for key in _keys(dtype) if key in self.far), None) if self.far else None
 
     def __repr__(self) -> str:
         return f"op {self.name} ({self.kind}, {self.dtype}) <- {' '.join(self.aten) or '(IR only)'}"

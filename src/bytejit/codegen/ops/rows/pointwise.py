@@ -231,6 +231,7 @@ for _f in MATH_FUNCTIONS:
         cpp=f"bj::{_f.name}({{0}})",
         triton=_f.triton or f"libdevice.{_f.name}({{0}})",
         rough=_f.rough,
+        far=_f.far and {_f.far[0]: (f"bj::{_f.far[1]}({{0}})", f"bj::{_f.name}_any({{0}})")},
     )
 op(
     "rsqrt",
