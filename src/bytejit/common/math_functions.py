@@ -42,7 +42,7 @@ MATH_FUNCTIONS = (
     MathFunction("atanh", 20, (-0.9, 0.9)),
     MathFunction("erf", 12, (-4, 4)),
     MathFunction("erfc", 16, (-4, 4)),
-    MathFunction("erfinv", 30, (-0.99, 0.99)),
+    MathFunction("erfinv", 30, (-0.99, 0.99), far=("f64", "erfinv_far")),
     MathFunction("lgamma", 40, (0.1, 20)),
     MathFunction("digamma", 40, (0.1, 20), triton="bj_digamma({0})"),
     MathFunction("sigmoid", 10, (-20, 20), triton="bj_sigmoid({0})", rough="1.0 / (1.0 + tl.exp(-{0}))"),

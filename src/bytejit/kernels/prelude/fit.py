@@ -1,4 +1,4 @@
-"""Where the constants in math_f32.h and math_f64.h come from: `python -m bytejit.kernels.prelude.fit` (needs mpmath).
+"""Where the constants in math_f32.h, math_f64.h and special.h come from: `python -m bytejit.kernels.prelude.fit` (needs mpmath).
 
 Weighted least squares in high precision; each coefficient is then rounded to the target type in turn, lowest degree
 first, and the rest is fitted again, so that rounding one is repaired by the others.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import mpmath as mp  # type: ignore[import-untyped]
@@ -67,6 +68,10 @@ def exp_log(single: bool) -> None:
     if single:
         low, high = float(mp.sqrt(0.5)) - 1.0001, float(mp.sqrt(2)) - 0.9999
         fit("log1p", q, lambda f: abs(f) ** 2 + mp.mpf("1e-30"), range(9), low, high)
+        for name, base, first in (("log2", 2, 1.0), ("log10", 10, 0.4375)):
+            limit = 1 / mp.log(base)
+            g = ratio(lambda f: mp.log1p(f) / mp.log(base) / f - first, limit - first)
+            fit(f"{name}: f*({first} + q(f))", g, lambda f: 1 / limit, range(10), low, high)
     else:
         w = ratio(lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z, mp.mpf(2) / 3)
         fit("log via s=f/(2+f), in s*s", w, lambda z: z + mp.mpf("1e-30"), range(8), 0, 0.02945, False)
@@ -81,9 +86,78 @@ def trig(single: bool) -> None:
     fit("cos", c, lambda z: z * z + mp.mpf("1e-30"), range(3 if single else 7), 0, top, single)
 
 
+def odd(name: str, fn: Callable[[Any], Any], third: Any, terms: int, top: float, single: bool = True) -> None:
+    """fn(x) = x + x**3 * q(x*x), |x|**2 <= top; third: q(0)."""
+    q = ratio(lambda z: (fn(mp.sqrt(z)) - mp.sqrt(z)) / (z * mp.sqrt(z)), mp.mpf(third))
+    fit(name, q, lambda z: z + mp.mpf("1e-30"), range(terms), 0, top, single)
+
+
+def odd_single() -> None:
+    """tan, asin, atan, sinh, asinh, atanh as `odd`; cosh(r) = 1 + r*r*(1/2 + r*r*q(r*r)); acosh(1 + t) = s + s*t*q(t), s =
+    sqrt(2*t)."""
+    half = (float(mp.log(2) / 2) * 1.001) ** 2
+    odd("tan below pi/4", mp.tan, mp.mpf(1) / 3, 6, 0.79**2)
+    odd("asin below 0.5403", mp.asin, mp.mpf(1) / 6, 6, 0.293)
+    odd("atan below 1", mp.atan, -mp.mpf(1) / 3, 8, 1.0)
+    odd("sinh below log(2)/2", mp.sinh, mp.mpf(1) / 6, 3, half)
+    odd("asinh below 1.1752", mp.asinh, -mp.mpf(1) / 6, 9, 1.39)
+    odd("atanh below 0.5", mp.atanh, mp.mpf(1) / 3, 6, 0.2501)
+    c = ratio(lambda z: (mp.cosh(mp.sqrt(z)) - 1 - z / 2) / z**2, mp.mpf(1) / 24)
+    fit("cosh below log(2)/2", c, lambda z: z * z + mp.mpf("1e-30"), range(2), 0, half)
+    a = ratio(lambda t: (mp.acosh(1 + t) / mp.sqrt(2 * t) - 1) / t, -mp.mpf(1) / 12)
+    fit("acosh below 2", a, lambda t: t + mp.mpf("1e-30"), range(6), 0, 1.0)
+
+
+@cache
+def erfcx(a: Any) -> Any:
+    return mp.exp(a * a) * mp.erfc(a)
+
+
+@cache
+def erfinv_over_x(w: Any) -> Any:
+    """erfinv(x)/x of w = -log(1 - x*x)."""
+    x = mp.sqrt(-mp.expm1(-w))
+    return mp.erfinv(x) / x if x else mp.sqrt(mp.pi) / 2
+
+
+def erfc_in_u(name: str, k: float, terms: int, low: float, high: float, single: bool, of_erf: bool = False) -> None:
+    """erfc(a) = exp(-a*a) * q(u) / (a + k), u = (a - k)/(a + k). of_erf: the error counts in 1 - erfc(a)."""
+
+    def q(u: Any) -> Any:
+        a = k * (1 + u) / (1 - u)
+        return erfcx(a) * (a + k)
+
+    def weight(u: Any) -> Any:
+        return (mp.erfc(k * (1 + u) / (1 - u)) if of_erf else 1) / q(u)
+
+    fit(name, q, weight, range(terms), (low - k) / (low + k), (high - k) / (high + k), single)
+
+
+def erfinv(name: str, terms: int, middle: float, half: tuple[float, float], root: bool, single: bool) -> None:
+    """erfinv(x)/x in w - middle or, with root, in sqrt(w) - middle."""
+
+    def p(v: Any) -> Any:
+        return erfinv_over_x((v + middle) ** 2 if root else v + middle)
+
+    fit(name, p, lambda v: 1 / p(v), range(terms), *half, single)
+
+
+def error_functions(single: bool) -> None:
+    if single:
+        erfc_in_u("erfc", 3.0, 10, 0.0, 10.2, True)
+        erfinv("erfinv, w below 5", 10, 2.5, (-2.5, 2.5), False, True)
+        erfinv("erfinv, sqrt(w) above", 10, 3.0, (2.235 - 3, 4.1 - 3), True, True)
+        return
+    erfc_in_u("erfc", 4.0, 22, 0.0, 27.3, False)
+    erfc_in_u("erf above 1", 2.0, 12, 1.0, 6.0, False, of_erf=True)
+    e = ratio(lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, 2 / mp.sqrt(mp.pi) - 1)
+    fit("erf(x) = x + x*q(x*x) below 1", e, lambda z: mp.mpf(0.9), range(12), 0, 1.0, False)
+    erfinv("erfinv, w below 6.25", 23, 3.125, (-3.125, 3.125), False, False)
+    erfinv("erfinv, sqrt(w) above", 18, 3.25, (-0.751, 0.751), True, False)
+
+
 def rest_single() -> None:
-    t = ratio(lambda z: (mp.tanh(mp.sqrt(z)) - mp.sqrt(z)) / (z * mp.sqrt(z)), mp.mpf(-1) / 3)
-    fit("tanh below 0.625", t, lambda z: z + mp.mpf("1e-30"), range(6), 0, 0.626**2)
+    odd("tanh below 0.625", mp.tanh, -mp.mpf(1) / 3, 6, 0.626**2)
 
     def root(a: Any) -> Any:
         return 8 * (1 - mp.erfc(a) ** (mp.mpf(1) / 8)) / a - 1
@@ -95,12 +169,9 @@ def rest_single() -> None:
 
 
 def rest_double() -> None:
-    a = ratio(lambda z: (mp.atan(mp.sqrt(z)) - mp.sqrt(z)) / (z * mp.sqrt(z)), mp.mpf(-1) / 3)
-    fit("atan below tan(pi/8)", a, lambda z: z + mp.mpf("1e-30"), range(13), 0, 0.4143**2, False)
-    s = ratio(lambda z: (mp.asin(mp.sqrt(z)) - mp.sqrt(z)) / (z * mp.sqrt(z)), mp.mpf(1) / 6)
-    fit("asin below 0.5", s, lambda z: z + mp.mpf("1e-30"), range(14), 0, 0.2501, False)
-    t = ratio(lambda z: (mp.tanh(mp.sqrt(z)) - mp.sqrt(z)) / (z * mp.sqrt(z)), mp.mpf(-1) / 3)
-    fit("tanh below 0.625", t, lambda z: z + mp.mpf("1e-30"), range(14), 0, 0.626**2, False)
+    odd("atan below tan(pi/8)", mp.atan, -mp.mpf(1) / 3, 13, 0.4143**2, False)
+    odd("asin below 0.5", mp.asin, mp.mpf(1) / 6, 14, 0.2501, False)
+    odd("tanh below 0.625", mp.tanh, -mp.mpf(1) / 3, 14, 0.626**2, False)
 
 
 if __name__ == "__main__":
@@ -109,7 +180,10 @@ if __name__ == "__main__":
         exp_log(True)
         trig(True)
         rest_single()
+        odd_single()
+        error_functions(True)
     if "f64" in which:
         exp_log(False)
         trig(False)
         rest_double()
+        error_functions(False)

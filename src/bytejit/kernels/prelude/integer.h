@@ -2,7 +2,7 @@
 // An integer division by zero cannot throw from a kernel: it records the fault in `*err`, the result is 0, and the
 // caller, who finds the flag set after the kernel, raises the error that torch raises.
 #pragma once
-#include "math_f64.h"
+#include "special.h"
 #define BJ_FAULT_ZERO_DIVISION 1
 #define BJ_FAULT_INDEX 2
 

@@ -1,5 +1,5 @@
-// float64 functions, about 2 ulp, and the rarer float32 functions through them (then right to under 1 ulp).
-// Constants: fit.py. erf, erfc, erfinv, lgamma, digamma and pow in float64 call the C library: right, not vectorised.
+// float64 functions, about 2 ulp.
+// Constants: fit.py. lgamma and pow in float64 call the C library: right, not vectorised.
 #pragma once
 #include "math_f32.h"
 #define BJ_MAGIC 6755399441055744.0  // 1.5 * 2^52: adding it leaves the nearest integer in the low bits
@@ -10,17 +10,13 @@ namespace bj {
 BJ f64 pow2_d(i64 n) { return bits<f64>((u64)(n + 1023) << 52); }
 BJ i64 magic_int(f64 t) { return bits<i64>(t) - 0x4338000000000000ll; }
 
+// c0 + c1*x + c2*x*x + c3*x*x*x, xx = x*x: long polynomials in quads wait less than one step after the other.
+BJ f64 quad(f64 x, f64 xx, f64 c0, f64 c1, f64 c2, f64 c3) { return fma(fma(c3, x, c2), xx, fma(c1, x, c0)); }
 BJ f64 exp_tail(f64 r) {
-    f64 q = fma(1.6641269897486111e-10, r, 2.0921746128555634e-09);
-    q = fma(q, r, 2.5049890994574679e-08);
-    q = fma(q, r, 2.7557251880530763e-07);
-    q = fma(q, r, 2.755732252346557e-06);
-    q = fma(q, r, 2.4801587349152193e-05);
-    q = fma(q, r, 0.0001984126983893592);
-    q = fma(q, r, 0.0013888888888873296);
-    q = fma(q, r, 0.0083333333333341034);
-    q = fma(q, r, 0.041666666666666685);
-    q = fma(q, r, 0.16666666666666666);
+    f64 z = r * r, z4 = z * z;
+    f64 q = fma(1.6641269897486111e-10, z, fma(2.0921746128555634e-09, r, 2.5049890994574679e-08));
+    q = fma(q, z4, quad(r, z, 0.0001984126983893592, 2.4801587349152193e-05, 2.755732252346557e-06, 2.7557251880530763e-07));
+    q = fma(q, z4, quad(r, z, 0.16666666666666666, 0.041666666666666685, 0.0083333333333341034, 0.0013888888888873296));
     return fma(q, r, 0.5);
 }
 BJ f64 scale2(f64 p, f64 t) {
@@ -28,20 +24,25 @@ BJ f64 scale2(f64 p, f64 t) {
     i64 k = magic_int(t), half = magic_int(h);
     return p * pow2_d(half) * pow2_d(k - half);
 }
+// As in math_f32.h: 2^n of n in the low bits of t, times p. Results that may be subnormal are made 2^128 times as large.
+BJ f64 add_exponent(f64 p, f64 t) { return bits<f64>(bits<u64>(p) + (bits<u64>(t) << 52)); }
 BJ f64 exp(f64 x) {
-    x = x > 710.0 ? 710.0 : x;
-    x = x < -746.0 ? -746.0 : x;
-    f64 t = fma(x, 1.4426950408889634, BJ_MAGIC), n = t - BJ_MAGIC;
-    f64 r = fma(n, -6.93147180369123816490e-01, x);
+    bool low = x < -708.0;
+    f64 y = x < -746.0 ? -746.0 : x, m = low ? BJ_MAGIC + 128.0 : BJ_MAGIC;
+    f64 t = fma(y, 1.4426950408889634, m), n = t - m;
+    f64 r = fma(n, -6.93147180369123816490e-01, y);
     r = fma(n, -1.90821492927058770002e-10, r);
-    return scale2(fma(r * r, exp_tail(r), r) + 1.0, t);
+    f64 p = add_exponent(fma(r * r, exp_tail(r), r) + 1.0, t) * (low ? 2.938735877055719e-39 : 1.0);
+    p = x > 709.782712893384 ? BJ_INF64 : p;
+    return x != x ? x : p;
 }
 BJ f64 exp2(f64 x) {
-    x = x > 1025.0 ? 1025.0 : x;
-    x = x < -1076.0 ? -1076.0 : x;
-    f64 t = x + BJ_MAGIC;
-    f64 r = (x - (t - BJ_MAGIC)) * 0.6931471805599453;
-    return scale2(fma(r * r, exp_tail(r), r) + 1.0, t);
+    bool low = x < -1021.5;
+    f64 y = x < -1076.0 ? -1076.0 : x, m = low ? BJ_MAGIC + 128.0 : BJ_MAGIC;
+    f64 t = y + m, r = (y - (t - m)) * 0.6931471805599453;
+    f64 p = add_exponent(fma(r * r, exp_tail(r), r) + 1.0, t) * (low ? 2.938735877055719e-39 : 1.0);
+    p = x >= 1024.0 ? BJ_INF64 : p;
+    return x != x ? x : p;
 }
 BJ f64 expm1(f64 x) {
     f64 y = x > 710.0 ? 710.0 : x;
@@ -65,14 +66,9 @@ BJ Split split(f64 x) {
     return Split{f, e};
 }
 BJ f64 log_parts(f64 f, f64 e) {
-    f64 s = f / (2.0 + f), z = s * s, h = 0.5 * f * f;
-    f64 q = fma(0.13233844032059033, z, 0.13252261480661709);
-    q = fma(q, z, 0.15386983319262623);
-    q = fma(q, z, 0.18181778493170692);
-    q = fma(q, z, 0.22222222605136921);
-    q = fma(q, z, 0.28571428569423291);
-    q = fma(q, z, 0.40000000000004893);
-    q = fma(q, z, 0.66666666666666663);
+    f64 s = f / (2.0 + f), z = s * s, h = 0.5 * f * f, zz = z * z, z4 = zz * zz;
+    f64 q = quad(z, zz, 0.18181778493170692, 0.15386983319262623, 0.13252261480661709, 0.13233844032059033);
+    q = fma(q, z4, quad(z, zz, 0.66666666666666663, 0.40000000000004893, 0.28571428569423291, 0.22222222605136921));
     f64 y = fma(s, fma(q, z, h), e * 1.90821492927058770002e-10);
     return fma(e, 6.93147180369123816490e-01, f - (h - y));
 }
@@ -268,12 +264,6 @@ BJ f64 atanh(f64 x) {
     return copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x);
 }
 
-// float32 through float64
-#define BJ_VIA64(name) BJ f32 name(f32 x) { return (f32)name((f64)x); }
-BJ_VIA64(tan) BJ_VIA64(asin) BJ_VIA64(acos) BJ_VIA64(atan) BJ_VIA64(sinh) BJ_VIA64(cosh) BJ_VIA64(asinh) BJ_VIA64(acosh)
-BJ_VIA64(atanh) BJ_VIA64(log2) BJ_VIA64(log10)
-BJ f32 atan2(f32 y, f32 x) { return (f32)atan2((f64)y, (f64)x); }
-
 BJ f32 pow(f32 x, f32 y) {
     f64 r = exp2((f64)y * log2((f64)abs(x)));
     bool whole = floor(y) == y, odd = whole && 2.0f * floor(0.5f * y) != y;
@@ -284,52 +274,22 @@ BJ f32 pow(f32 x, f32 y) {
     return one ? 1.0f : out;
 }
 BJ f64 pow(f64 x, f64 y) { return __builtin_pow(x, y); }
-BJ f64 erf(f64 x) { return __builtin_erf(x); }
-BJ f64 erfc(f64 x) { return __builtin_erfc(x); }
-BJ f32 erfc(f32 x) { return __builtin_erfcf(x); }
 BJ f64 lgamma(f64 x) { return __builtin_lgamma(x); }
-BJ f32 lgamma(f32 x) { return __builtin_lgammaf(x); }
-BJ f64 hypot(f64 x, f64 y) { return __builtin_hypot(x, y); }
-BJ f32 hypot(f32 x, f32 y) { return __builtin_hypotf(x, y); }
-BJ f64 nextafter(f64 x, f64 y) { return __builtin_nextafter(x, y); }
-BJ f32 nextafter(f32 x, f32 y) { return __builtin_nextafterf(x, y); }
+BJ f64 hypot(f64 x, f64 y) { return hypot_scaled(x, y, 1e150, 1e-120, 4.149515568880993e+180, 2.409919865102884e-181); }
+// Towards y is up where the bits of x, as a magnitude, grow.
+BJ f32 nextafter(f32 x, f32 y) {
+    u32 b = bits<u32>(x), away = (x < y) != (x < 0.0f);
+    f32 next = x == 0.0f ? bits<f32>((bits<u32>(y) & 0x80000000u) | 1u) : bits<f32>(b + (away ? 1u : 0xffffffffu));
+    next = x == y ? y : next;
+    return x != x || y != y ? BJ_NAN : next;
+}
+BJ f64 nextafter(f64 x, f64 y) {
+    u64 b = bits<u64>(x), away = (x < y) != (x < 0.0);
+    f64 next = x == 0.0 ? bits<f64>((bits<u64>(y) & 0x8000000000000000ull) | 1u) : bits<f64>(b + (away ? 1ull : ~0ull));
+    next = x == y ? y : next;
+    return x != x || y != y ? (f64)BJ_NAN : next;
+}
 
-// erfinv: Giles' two-range form as a start, then Newton steps in float64 on erf (or erfc near the ends).
-BJ_COLD f64 erfinv(f64 y) {
-    f64 a = abs(y);
-    if (!(a < 1.0)) return a == 1.0 ? copysign(BJ_INF64, y) : (f64)BJ_NAN;
-    f64 w = -__builtin_log((1.0 - a) * (1.0 + a));
-    f64 x = a * (w < 5.0 ? 0.886 + 0.2 * w : __builtin_sqrt(w) * 0.95);
-    for (int i = 0; i < 60; ++i) {
-        f64 f = a < 0.9 ? __builtin_erf(x) - a : (1.0 - a) - __builtin_erfc(x);
-        f64 g = 1.1283791670955126 * __builtin_exp(-x * x), step = f / g;
-        step = step / (1.0 + x * step);  // Halley
-        x -= step;
-        if (abs(step) <= 1e-16 * x) break;
-    }
-    return copysign(x, y);
-}
-BJ f32 erfinv(f32 y) { return (f32)erfinv((f64)y); }
-BJ_COLD f64 digamma(f64 x) {
-    if (x == 0.0) return copysign(BJ_INF64, -x);
-    f64 out = 0.0;
-    if (x < 0.0) {
-        f64 part = x - trunc(x);  // exact, near the poles as well
-        if (part == 0.0) return (f64)BJ_NAN;
-        out = -3.141592653589793 / __builtin_tan(3.141592653589793 * part);
-        x = 1.0 - x;
-    }
-    for (; x < 10.0; x += 1.0) out -= 1.0 / x;
-    f64 z = 1.0 / (x * x);
-    f64 q = fma(-0.08333333333333333, z, 0.021092796092796094);
-    q = fma(q, z, -0.007575757575757576);
-    q = fma(q, z, 0.004166666666666667);
-    q = fma(q, z, -0.003968253968253968);
-    q = fma(q, z, 0.008333333333333333);
-    q = fma(q, z, -0.08333333333333333);
-    return x == BJ_INF64 ? x + out : out + __builtin_log(x) - 0.5 / x + q * z;
-}
-BJ f32 digamma(f32 x) { return (f32)digamma((f64)x); }
 // log(exp(a) + exp(b)); of two equal infinities that.
 template <class T> BJ T logsum(T a, T b) {
     const T top = maximum<T>(a, b), less = minimum<T>(a, b);
