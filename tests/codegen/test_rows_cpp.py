@@ -21,6 +21,7 @@ N = 203  # no multiple of any number of lanes
 IR_ONLY = {"narrow", "bound", "inside", "to", "select"}
 # eager's own float kernels are this far from the float64 result: the rows are held to float64, not to eager
 ULP = {"lgamma": 8, "digamma": 64, "tan": 4, "erfinv": 4}
+ULP_F64 = {"digamma": 20}  # of ours and of eager's both: 1 to 9 each, as terms cancel below 3
 
 
 def rows() -> list[Op]:
@@ -95,7 +96,7 @@ def check(row: Op, dtype: str, args: list[torch.Tensor], got: torch.Tensor) -> N
         assert torch.equal(got, expected.to(got.dtype)), f"{row.name} {dtype}"
         return
     wide = row.ref(*(a.double() if a.is_floating_point() else a for a in args)).double()
-    eps = torch.finfo(got.dtype).eps * (ULP.get(row.name, 2) if got.dtype == torch.float32 else 4)
+    eps = torch.finfo(got.dtype).eps * (ULP.get(row.name, 2) if got.dtype == torch.float32 else ULP_F64.get(row.name, 4))
     if got.dtype == torch.float64:
         wide = expected
     same = (got == expected) | (got.isnan() & expected.isnan())

@@ -31,6 +31,14 @@ def call(name: str, device: str = "bj_") -> dict[str, str]:
     return {"cpp": f"bj::{name}({{0}}, {{1}})", "triton": f"{device}{name}({{0}}, {{1}})"}
 
 
+def divides(name: str) -> dict[str, tuple[str, str]]:
+    """`Op.far` of a function that divides: large quotients of floats, large i64, which are divided as f64."""
+    return {
+        "float": ("bj::mod_far({0}, {1})", f"bj::{name}_any({{0}}, {{1}})"),
+        "i64": ("bj::div_far({0}, {1})", f"bj::{name}_any({{0}}, {{1}}, {{err}})"),
+    }
+
+
 # ---- arithmetic (alpha of add and sub: composite.py) -----------------------------------------------------------------
 op(
     "add",
@@ -74,6 +82,7 @@ op(
     raises=(1, 1),
     rounds=(0,),
     cpp={"float": "bj::floordiv({0}, {1})", "int": "bj::floordiv({0}, {1}, {err})"},
+    far=divides("floordiv"),
     triton="bj_floordiv({0}, {1})",
 )
 op(
@@ -83,6 +92,7 @@ op(
     raises=(1, 1),
     ref=lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     cpp={"float": "bj::trunc({0} / {1})", "int": "bj::truncdiv({0}, {1}, {err})"},
+    far={"i64": divides("truncdiv")["i64"]},
     triton="bj_truncdiv({0}, {1})",
 )
 op(
@@ -93,6 +103,7 @@ op(
     raises=(1, 1),
     rounds=(0, 1),
     cpp={"float": "bj::remainder({0}, {1})", "int": "bj::remainder({0}, {1}, {err})"},
+    far=divides("remainder"),
     triton="bj_remainder({0}, {1})",
 )
 op(
@@ -103,6 +114,7 @@ op(
     raises=(1, 1),
     rounds=(0, 1),
     cpp={"float": "bj::fmod({0}, {1})", "int": "bj::fmod({0}, {1}, {err})"},
+    far=divides("fmod"),
     triton="bj_fmod({0}, {1})",
 )
 op("maximum", **known("maximum"), dtypes=ANY, ref=torch.maximum, **call("maximum"))  # nan wins
