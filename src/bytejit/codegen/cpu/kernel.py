@@ -65,10 +65,24 @@ class KernelPrinter(NestPrinter):
 
     def element(self, buffer: str, offset: Any) -> str:
         """An element of a buffer; a row-local buffer has one for each point of a block."""
-        text = self.index(ix.index(offset) - self.starts.get(buffer, 0))
+        text = self.offset(buffer, ix.index(offset) - self.starts.get(buffer, 0))
         if self.sched.block and buffer in self.locals:
             text = f"({text}) * {self.sched.block[1]} + {self.sched.block[0]}_at"
         return f"{self.pointers[buffer]}[{text}]"
+
+    def offset(self, buffer: str, at: ix.Index) -> str:
+        """An offset in a buffer. What is computed from values is added up in 32 bits where that is enough: twice as many lanes
+        then read at once. Sums that leave 32 bits in between come back, since the offset is one within the buffer."""
+        values = [(a, c) for a, c in at.terms if type(a) is ix.Val]
+        rest = ix.Index(tuple(t for t in at.terms if t not in values), at.const)
+        low, high = ix.bounds(rest, self.sizes)
+        b = self.buffers[buffer]
+        if not values or not all(isinstance(n, int) for n in (*b.shape, *b.stride, *(c for _, c in values))):
+            return self.index(at)
+        if max(sum((n - 1) * step for n, step in zip(b.shape, b.stride)), high, -low) >= 1 << 31:
+            return self.index(at)
+        parts = [f"(u32){c} * (u32){self.index(ix.Index(((a, 1),), 0))}" for a, c in values]
+        return f"{self.index(rest)} + (i32)({' + '.join(parts)})"
 
     @staticmethod
     def _names(p: LoopNest) -> set[str]:
