@@ -51,12 +51,6 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
     ]
 
 
-def in_nests(k: Kernel, cons: Cons) -> Kernel:
-    """The kernel with a nest for each range of a nest's innermost axis in which no mask of a load depends on this axis."""
-    nests = [one for p in k.nests for one in nests_of_ranges(k, p, cons)]
-    return k if len(nests) == len(k.nests) else replace(k, nests=tuple(nests))
-
-
 def nests_of_ranges(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:
     """Nests that together do what the nest p of k does; p alone where that does not pay."""
     if not k.axes or len(p.axes) != 1 or not known(p.axes) or p.axes[0].kind == "scan" or p.reduces or work(p.roots()) > SMALL:

@@ -7,6 +7,7 @@ threads share.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 from bytejit.codegen.loops.expr import Cons, walk
@@ -28,7 +29,8 @@ from bytejit.codegen.loops.planning import plan_kernels
 from bytejit.codegen.loops.simplify import cost, known, points, reads_rows
 from bytejit.common.dtypes import acc_dtype, itemsize
 
-from .ranges import in_nests, in_ranges
+from .phases import nests_of_phases
+from .ranges import in_ranges, nests_of_ranges
 from .short_rows import unrolled
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
@@ -52,7 +54,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
     k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k, TILE) if flexible(k) else order_rows(k)
     k = rename(k, cons)
     block = column_block(k)
-    k = k if block else rename(in_nests(k, cons), cons)
+    k = k if block else rename(divided(k, cons), cons)
     nests = tuple(schedule_nest(k, p, block, machine) for p in k.nests)
     work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(p.loads)) for p in k.nests))
     rows = points(k.axes)
@@ -69,6 +71,12 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
         parallel, split = (), 0
     grain = max(1, -(-GRAIN // max(1, unit))) * (block[1] if block else 1)
     return k, Schedule(parallel, grain, nests, block, split)
+
+
+def divided(k: Kernel, cons: Cons) -> Kernel:
+    """The kernel with several nests in place of one where these need neither masks nor computed places."""
+    nests = tuple(one for p in k.nests for part in nests_of_phases(k, p, cons) for one in nests_of_ranges(k, part, cons))
+    return k if all(map(operator.is_, nests, k.nests)) else replace(k, nests=nests)
 
 
 def shared_axes(k: Kernel, machine: Machine) -> tuple[Axis, ...]:

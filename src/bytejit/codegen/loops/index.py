@@ -169,7 +169,10 @@ def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, 
     if kind is Sym:
         return atom
     if kind is Val:
-        return Val(value(atom.parts[0]), atom.parts[1]) if value else atom
+        if value is None:
+            return atom
+        new = value(atom.parts[0])
+        return new.attr if new.kind == "index" else Val(new, atom.parts[1])
     if kind is Prod:
         out = ONE
         for p in atom.parts:
