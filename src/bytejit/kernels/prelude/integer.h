@@ -15,14 +15,14 @@ template <class T> struct Divided {
     static inline __attribute__((always_inline)) F wide(T x) { return (F)(i32)x; }
     static inline __attribute__((always_inline)) T whole(F q) { return (T)(i32)q; }
 };
-template <class T> struct Short {
+template <class T> struct DividedShort {
     using F = f32;
     static inline __attribute__((always_inline)) F wide(T x) { return (F)(i32)x; }
     static inline __attribute__((always_inline)) T whole(F q) { return (T)(i32)q; }
 };
-template <> struct Divided<i16> : Short<i16> {};
-template <> struct Divided<i8> : Short<i8> {};
-template <> struct Divided<u8> : Short<u8> {};
+template <> struct Divided<i16> : DividedShort<i16> {};
+template <> struct Divided<i8> : DividedShort<i8> {};
+template <> struct Divided<u8> : DividedShort<u8> {};
 template <> struct Divided<i64> {
     using F = f64;
     static inline __attribute__((always_inline)) F wide(i64 x) { return bits<f64>(x + 0x4338000000000000ll) - BJ_MAGIC; }
@@ -32,14 +32,14 @@ BJ i32 div_far(i64 a, i64 b) {
     const u64 top = 1ull << 51;
     return ((u64)a + top >= 2 * top) | ((u64)b + top >= 2 * top);
 }
-template <class T> struct Parts {  // a = q*d + r, q rounded to 0; d: b, or 1 for what cannot divide
+template <class T> struct DividedParts {  // a = q*d + r, q rounded to 0; d: b, or 1 for what cannot divide
     typename Divided<T>::F q, r, d;
 };
-template <class T> BJ Parts<T> divided(T a, T b, i32* err) {
+template <class T> BJ DividedParts<T> divided(T a, T b, i32* err) {
     using F = typename Divided<T>::F;
     *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     const F x = Divided<T>::wide(a), y = Divided<T>::wide(b), d = y == (F)0 ? (F)1 : y, q = trunc(x / d);
-    return Parts<T>{q, fma(-q, d, x), d};
+    return DividedParts<T>{q, fma(-q, d, x), d};
 }
 // Whether the remainder's sign is not the divisor's.
 template <class F> BJ bool below(F r, F d) { return r != (F)0 && ((r < (F)0) != (d < (F)0)); }
@@ -48,31 +48,31 @@ template <class T> BJ T whole(typename Divided<T>::F q, T a, T b) {
     return wrap ? (T)(0 - (u64)a) : Divided<T>::whole(q);
 }
 template <class T> BJ T floordiv(T a, T b, i32* err) {
-    const Parts<T> p = divided(a, b, err);
+    const DividedParts<T> p = divided(a, b, err);
     return whole<T>(below(p.r, p.d) ? p.q - 1 : p.q, a, b);
 }
 template <class T> BJ T truncdiv(T a, T b, i32* err) { return whole<T>(divided(a, b, err).q, a, b); }
 template <class T> BJ T remainder(T a, T b, i32* err) {
-    const Parts<T> p = divided(a, b, err);
+    const DividedParts<T> p = divided(a, b, err);
     return Divided<T>::whole(below(p.r, p.d) ? p.r + p.d : p.r);
 }
 template <class T> BJ T fmod(T a, T b, i32* err) { return Divided<T>::whole(divided(a, b, err).r); }
 // The same of any i64.
-struct Quotient {
+struct WholeQuotient {
     i64 q, r, d;
 };
-BJ Quotient divided_any(i64 a, i64 b, i32* err) {
+BJ WholeQuotient divided_any(i64 a, i64 b, i32* err) {
     *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
-    if (b == 0 || b == -1) return Quotient{b == 0 ? a : (i64)(0 - (u64)a), 0, 1};  // the least number by -1 traps
-    return Quotient{a / b, a % b, b};
+    if (b == 0 || b == -1) return WholeQuotient{b == 0 ? a : (i64)(0 - (u64)a), 0, 1};  // the least number by -1 traps
+    return WholeQuotient{a / b, a % b, b};
 }
 BJ_COLD i64 floordiv_any(i64 a, i64 b, i32* err) {
-    const Quotient p = divided_any(a, b, err);
+    const WholeQuotient p = divided_any(a, b, err);
     return below(p.r, p.d) ? p.q - 1 : p.q;
 }
 BJ_COLD i64 truncdiv_any(i64 a, i64 b, i32* err) { return divided_any(a, b, err).q; }
 BJ_COLD i64 remainder_any(i64 a, i64 b, i32* err) {
-    const Quotient p = divided_any(a, b, err);
+    const WholeQuotient p = divided_any(a, b, err);
     return below(p.r, p.d) ? p.r + p.d : p.r;
 }
 BJ_COLD i64 fmod_any(i64 a, i64 b, i32* err) { return divided_any(a, b, err).r; }
@@ -124,22 +124,22 @@ template <class T> BJ T remainder(T a, T b) { return remainder_of(fmod(a, b), b)
 template <class T> BJ T remainder_any(T a, T b) { return remainder_of(fmod_any(a, b), b); }
 template <class T> BJ T floordiv(T a, T b) { return floordiv_of(fmod(a, b), a, b); }
 template <class T> BJ T floordiv_any(T a, T b) { return floordiv_of(fmod_any(a, b), a, b); }
-template <class T> struct Word {  // in what its bits are shifted
+template <class T> struct ShiftedIn {  // in what its bits are shifted
     using U = u32;
     using S = i32;
 };
-template <> struct Word<i64> {
+template <> struct ShiftedIn<i64> {
     using U = u64;
     using S = i64;
 };
 template <class T> BJ T shl(T a, T b) {
-    const typename Word<T>::U most = sizeof(T) * 8 - 1, by = (typename Word<T>::U)b;
-    return (by & ~most) != 0 ? (T)0 : (T)((typename Word<T>::U)a << (by & most));
+    const typename ShiftedIn<T>::U most = sizeof(T) * 8 - 1, by = (typename ShiftedIn<T>::U)b;
+    return (by & ~most) != 0 ? (T)0 : (T)((typename ShiftedIn<T>::U)a << (by & most));
 }
 template <class T> BJ T shr(T a, T b) {
-    const typename Word<T>::S most = sizeof(T) * 8 - 1, by = (typename Word<T>::S)b;
+    const typename ShiftedIn<T>::S most = sizeof(T) * 8 - 1, by = (typename ShiftedIn<T>::S)b;
     const bool over = (by & ~most) != 0;
-    const T out = (T)((typename Word<T>::S)a >> (over ? most : by));  // beyond the width: the sign
+    const T out = (T)((typename ShiftedIn<T>::S)a >> (over ? most : by));  // beyond the width: the sign
     return over && (T)-1 > (T)0 ? (T)0 : out;
 }
 template <class T> BJ T ipow(T base, T power) {
