@@ -19,6 +19,7 @@ import torch
 
 from .common import caches, debug, logs, registry, torch_controls, torch_settings
 from .common.errors import Unsupported, backend_name
+from .common.late_imports import import_module
 from .common.options import Settings, config
 from .common.text import unknown
 from .common.where import where_of
@@ -37,9 +38,7 @@ _COMPILED: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Setti
 
 def _pipeline() -> types.ModuleType:
     """The module that joins the stages, imported on the first compile: `import bytejit` stays light."""
-    from . import pipeline
-
-    return pipeline
+    return import_module("bytejit.pipeline")
 
 
 @functools.cache

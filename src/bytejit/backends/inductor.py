@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 
 import torch
@@ -18,6 +17,7 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.codegen.passes import Journal, run_passes
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.late_imports import import_module
 from bytejit.kernels import library
 from bytejit.kernels.build import NoCompiler, NoDriver
 

@@ -22,6 +22,7 @@ from .counters import count as count
 from .counters import counters as counters
 from .errors import BackendFailed, BadSetting, MissingPackage
 from .former_backends import FORMER, refusal
+from .late_imports import import_module
 from .options import Options
 from .text import unknown
 
@@ -145,7 +146,7 @@ def begin(backend: str | Callable, options: Options) -> None:
     """Begin what the backend needs for any graph, beside the trace."""
     if isinstance(backend, str) and backend in AHEAD:
         module, _, attribute = AHEAD[backend].partition(":")
-        getattr(importlib.import_module(module), attribute)(options)
+        getattr(import_module(module), attribute)(options)
 
 
 def _imported(table: dict[str, str | Callable], name: str) -> Callable:
@@ -156,7 +157,7 @@ def _imported(table: dict[str, str | Callable], name: str) -> Callable:
     module, _, attribute = target.partition(":")
     if module.startswith(OWN):
         packages.require(name)
-    found = getattr(importlib.import_module(module), attribute, None)
+    found = getattr((import_module if module.startswith(OWN) else importlib.import_module)(module), attribute, None)
     if not callable(found):
         raise BackendFailed(name, f"is registered as {module}:{attribute}, which is not callable")
     table[name] = found
