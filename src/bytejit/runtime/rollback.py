@@ -7,15 +7,24 @@ goes on. `putting_back` of common/ambient.py says why the attempts stand nested.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from bytejit.common.gradients import refused
 from bytejit.common.overriding import untold
 
-# a tensor; an alias made before it was written; a copy made then; its version then, of which inference tensors have none
-Saved = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int | None]
 States = list[tuple[torch.Generator, torch.Tensor]]
+
+
+class Saved(NamedTuple):
+    """A tensor before it is written. version: of inference tensors there is none; step: its node of autograd."""
+
+    tensor: torch.Tensor
+    own: torch.Tensor  # an alias
+    copy: torch.Tensor  # followed by autograd where the tensor is
+    version: int | None
+    step: object
 
 
 def random_states() -> States:
@@ -27,12 +36,29 @@ def random_states() -> States:
 
 
 def saved(tensors: list[torch.Tensor]) -> list[Saved]:
-    """Save what `put_back` needs to restore the memory and the values of tensors."""
-    return untold(lambda: [(x, x.detach(), x.detach().clone(), None if x.is_inference() else x._version) for x in tensors], ())
+    """Save what `put_back` needs to restore the memory, the values and the histories of tensors."""
+    return untold(lambda: [_saved(x) for x in tensors], ())
+
+
+def _saved(x: torch.Tensor) -> Saved:
+    step = _step(x)
+    if step is None:
+        copy = x.detach().clone()
+    elif torch.is_grad_enabled():
+        copy = x.clone()
+    else:
+        with torch.enable_grad():
+            copy = x.clone()
+    return Saved(x, x.detach(), copy, None if x.is_inference() else x._version, step)
+
+
+def _step(x: torch.Tensor) -> object:
+    """The node of autograd that made a tensor; None also where autograd refuses to say."""
+    return None if x.is_inference() or not x.requires_grad or refused(x) else x.grad_fn
 
 
 def put_back(tensors: list[Saved], generators: States) -> None:
-    """Restore the memory, the values and the versions of tensors, and the states of random generators."""
+    """Restore the memory, the values, the histories and the versions of tensors, and the states of random generators."""
     for generator, state in generators:
         generator.set_state(state)
     if tensors:
@@ -40,13 +66,19 @@ def put_back(tensors: list[Saved], generators: States) -> None:
 
 
 def _put_back(tensors: list[Saved]) -> None:
-    with torch.no_grad():
-        for x, own, copy, version in tensors:
+    for x, own, copy, version, step in tensors:
+        rewritten = _step(x) not in (step, None)
+        with torch.no_grad():
             if x.untyped_storage()._cdata != own.untyped_storage()._cdata:  # its .data was set
                 x.data = own
             _each_once(own, own).copy_(_each_once(copy, own))
-            if version is not None:
-                torch._C._autograd._unsafe_set_version_counter((x,), (version,))
+            if rewritten and not x._is_view():
+                x.detach_()
+        if rewritten and step is not None:  # the undone write is a step of autograd: a later one puts the history before it back
+            with torch.enable_grad():
+                x.copy_(copy)
+        if version is not None and not rewritten:  # views of the tensor keep steps by version
+            torch._C._autograd._unsafe_set_version_counter((x,), (version,))
 
 
 def _each_once(x: torch.Tensor, layout: torch.Tensor) -> torch.Tensor:
