@@ -29,3 +29,35 @@ def test_made_whole_and_a_float_again(of: torch.dtype, whole: torch.dtype) -> No
     want, got = program(x), bytejit.compile(program, fullgraph=True)(x)
     for w, g in zip(want, got, strict=True):
         assert torch.equal(w, g) and torch.equal(w.signbit(), g.signbit())
+
+
+def same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Whether both have the same bits, of whichever NaN."""
+    at = ~want.isnan()
+    return torch.equal(got.isnan(), ~at) and torch.equal(got[at], want[at]) and torch.equal(got.signbit()[at], want.signbit()[at])
+
+
+@pytest.mark.parametrize("shape", [(65536,), (32, 2048), (1985, 33)], ids=str)
+def test_rows_of_halves(shape: tuple[int, ...]) -> None:
+    """Every half, and floats around them: rows are converted by the CPU's instruction, the last few elements one by one."""
+    every = torch.arange(math.prod(shape)).to(torch.int16).view(torch.float16).view(shape)
+    floats = every.float() * 1.0003 + 1e-8
+
+    def program(x, y):
+        return x.float(), y.half(), y.half().float() * 2, x * 3, x.abs().half(), x[..., 1:] + x[..., :-1], x.clone()
+
+    for got, want in zip(bytejit.compile(program, fullgraph=True)(every, floats), program(every, floats), strict=True):
+        assert same(got, want)
+
+
+def test_rows_of_halves_in_place_masked_and_summed() -> None:
+    x, y, m = torch.randn(300, 1100).half(), torch.randn(300, 1100), torch.rand(300, 1100) > 0.5
+
+    def program(x, y, m):
+        x = x.clone()
+        x[:, 1:].mul_(2)
+        x[1:].add_(y[:-1].half())
+        return x, torch.where(m, x, y.half()), x.t() + 1, x.float().sum(1), x.sin(), torch.cat([x, y.half()], 1), x[:, ::2] * 2
+
+    for got, want in zip(bytejit.compile(program, fullgraph=True)(x, y, m), program(x, y, m), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-3, atol=8e-3)  # eager rounds between the operations

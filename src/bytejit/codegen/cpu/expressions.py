@@ -76,17 +76,20 @@ class IndexText(IndexPrinter):
 class ExprText:
     """Prints one expression. names: id of an expression -> its text. element(buffer, offset): an element of memory. For
     conditions that all lanes share (`NestPrinter.shared_conditions`): rows: id of a masked load -> the element that it reads;
-    choices: id of a select -> the local that holds its condition as bits."""
+    choices: id of a select -> the local that holds its condition as bits. For rows of float16 (`NestPrinter.read_halves`) rows:
+    id of a load or store -> the element of an f32 array that takes its place; widened: ids of these loads."""
 
     def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
         self.table, self.names, self.index, self.element = table, names, index, element
         self.rows: dict[int, str] = {}
         self.choices: dict[int, str] = {}
+        self.widened: set[int] = set()
 
     def forget(self) -> None:
         """A nest begins: what other nests declared for their lanes is out of scope, also for expressions that both have."""
         self.rows.clear()
         self.choices.clear()
+        self.widened.clear()
 
     def inline(self, e: Expr) -> str | None:
         """The text of a constant or index, which needs no statement of its own; None for other expressions."""

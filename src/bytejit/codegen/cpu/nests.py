@@ -13,6 +13,7 @@ from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import NARROW, itemsize
 
+from . import half_rows
 from .expressions import ExprText, far_text
 from .reductions import NestState, Reductions, narrow
 
@@ -112,13 +113,39 @@ class NestPrinter(Reductions):
             width = n.block[1]
             self.checked(n, far, lambda any_: self.block_loop(n, axis, width, any_), axis, "0", width)
             return
-        if not far or n.sched.vector is None:
+        halves = self.halves(n, axis)
+        if not (far or halves) or n.sched.vector is None:
             self.loop(n, axis, low, high, bool(far))
             return
-        t.open(f"for (i64 low = {low}; low < {high}; low += {CHUNK})")
-        t.add(f"const i64 high = {self.least(f'low + {CHUNK}', high)};")
+        chunk = half_rows.CHUNK if halves else CHUNK
+        t.open(f"for (i64 low = {low}; low < {high}; low += {chunk})")
+        t.add(f"const i64 high = {self.least(f'low + {chunk}', high)};")
+        stored = self.read_halves(halves, axis) if halves else []
         self.checked(n, far, lambda any_: self.loop(n, axis, "low", "high", any_), axis, "low", "high")
+        for line in stored:
+            t.add(line)
         t.close()
+
+    def halves(self, n: NestState, axis: str) -> half_rows.HalfRows | None:
+        """The rows of float16 that the innermost loop converts a chunk at a time; None without any."""
+        if not half_rows.long_enough(n, axis) or common.running(n.p):
+            return None
+        return half_rows.half_rows(n, axis, {name for name, b in self.buffers.items() if b.dtype == "f16"} - set(self.locals))
+
+    def read_halves(self, halves: half_rows.HalfRows, axis: str) -> list[str]:
+        """Prints what a chunk's rows of float16 are before its loop. Returns the lines that store rows after it."""
+        after = []
+        for made in (*halves.loads, *halves.stores):
+            name, self.counter = f"h{self.counter}", self.counter + 1
+            self.text.add(f"f32 {name}[{half_rows.CHUNK}];")
+            row = f"&{self.element(made.buffer, made.start)} + low"
+            self.expr.rows[id(made.of)] = f"{name}[{axis} - low]"
+            if made.value is None:
+                self.expr.widened.add(id(made.of))
+                self.text.add(f"bj::widen_row({name}, {row}, high - low);")
+            else:
+                after.append(f"bj::narrow_row({row}, {name}, high - low);")
+        return after
 
     def checked(self, n: NestState, far: list[Expr], emit: Any, axis: str, low: str, high: str) -> None:
         """Prints a loop that looks for operands that the text of an op is not right for (`Op.far`); then `emit(False)` for when
@@ -271,7 +298,8 @@ class NestPrinter(Reductions):
             text = f"t{self.counter}"
             self.counter += 1
             note = common.comment(e.where) if e.kind == "op" else ""
-            self.text.add(f"const {e.dtype} {text} = {self.expr(e, far)};", note)
+            dtype = "f32" if id(e) in self.expr.widened else e.dtype
+            self.text.add(f"const {dtype} {text} = {self.expr(e, far)};", note)
         self.names[id(e)] = text
 
     def ref(self, name: str) -> str:
@@ -309,12 +337,15 @@ class NestPrinter(Reductions):
     def stores(self, n: NestState) -> None:
         t = self.text
         for s in n.p.stores:
+            note = common.comment(s.where or s.value.where)
+            if id(s) in self.expr.rows:  # a row of float16: see `read_halves`
+                t.add(f"{self.expr.rows[id(s)]} = {self.names[id(half_rows.before_rounding(s))]};", note)
+                continue
             dtype, value = self.buffers[s.buffer].dtype, self.names[id(s.value)]
             if s.value.dtype != dtype:
                 value = f"bj::to<{dtype}>({value})"
             place = self.element(s.buffer, s.coords[0])
             guard = f"if ({self.names[id(s.mask)]}) " if s.mask is not None else ""
-            note = common.comment(s.where or s.value.where)
             if s.mode == "set":
                 t.add(f"{guard}{place} = {value};", note)
             elif dtype in NARROW:

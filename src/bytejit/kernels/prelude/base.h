@@ -116,6 +116,40 @@ BJ f16 to_f16(f32 x) {
     return (f16)(u16)(out | sign);
 }
 #endif
+// A row of halves to floats and back. `_Float16` in a loop would be converted one by one, so the CPU's instruction is named.
+#if defined(__F16C__) && !defined(__AVX512FP16__)
+typedef f32 Floats __attribute__((vector_size(32)));
+typedef short Halves16 __attribute__((vector_size(16)));
+BJ void widen_row(f32* __restrict to, const f16* __restrict from, i64 n) {
+    i64 i = 0;
+    for (; i + 8 <= n; i += 8) {
+        Halves16 h;
+        __builtin_memcpy(&h, from + i, 16);
+        Floats x = __builtin_ia32_vcvtph2ps256(h);
+        __builtin_memcpy(to + i, &x, 32);
+    }
+    for (; i < n; ++i) to[i] = wide(from[i]);
+}
+BJ void narrow_row(f16* __restrict to, const f32* __restrict from, i64 n) {
+    i64 i = 0;
+    for (; i + 8 <= n; i += 8) {
+        Floats x;
+        __builtin_memcpy(&x, from + i, 32);
+        Halves16 h = __builtin_ia32_vcvtps2ph256(x, 0);
+        __builtin_memcpy(to + i, &h, 16);
+    }
+    for (; i < n; ++i) to[i] = to_f16(from[i]);
+}
+#else
+BJ void widen_row(f32* __restrict to, const f16* __restrict from, i64 n) {
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) to[i] = wide(from[i]);
+}
+BJ void narrow_row(f16* __restrict to, const f32* __restrict from, i64 n) {
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) to[i] = to_f16(from[i]);
+}
+#endif
 BJ f32 wide(bf16 x) { return bits<f32>((u32)(u16)x << 16); }
 BJ bf16 to_bf16(f32 x) {
     u32 b = bits<u32>(x);
