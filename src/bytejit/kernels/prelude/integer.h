@@ -139,7 +139,10 @@ template <class T> BJ T shl(T a, T b) {
 template <class T> BJ T shr(T a, T b) {
     const typename ShiftedIn<T>::S most = sizeof(T) * 8 - 1, by = (typename ShiftedIn<T>::S)b;
     const bool over = (by & ~most) != 0;
-    const T out = (T)((typename ShiftedIn<T>::S)a >> (over ? most : by));  // beyond the width: the sign
+    // of i16 and i8 GCC would shift in 16 bits, which AVX2 cannot
+    const int up = (T)-1 > (T)0 ? 0 : (sizeof(typename ShiftedIn<T>::S) - sizeof(T)) * 8;
+    const typename ShiftedIn<T>::S top = (typename ShiftedIn<T>::S)((typename ShiftedIn<T>::U)a << up);
+    const T out = (T)((top >> (over ? most : by)) >> up);  // beyond the width: the sign
     return over && (T)-1 > (T)0 ? (T)0 : out;
 }
 template <class T> BJ T ipow(T base, T power) {
