@@ -69,8 +69,9 @@ def objects() -> None:
 
 
 def read_dict(found: dict, place: int) -> list[tuple[int, int]] | None:
-    """The addresses of a dict's keys and values, as compiled guards read them; None for a dict that they do not read, as some
-    key is no string. `place`: where the first value is in the values of a dict that shares its keys, in bytes."""
+    """The addresses of a dict's keys and values, as compiled guards read them, in the order of its tables; None for a dict that
+    they do not read, as some key is no string. `place`: where the first value is in the values of a dict that shares its keys,
+    in bytes."""
     keys, values = (ctypes.c_void_p * 6).from_address(id(found))[4:]
     assert keys is not None
     head, count = (ctypes.c_uint8 * 12).from_address(keys), ctypes.c_int64.from_address(keys + 24).value
@@ -117,7 +118,7 @@ def dict_values() -> int | None:
         try:
             fits = all(
                 ctypes.c_int64.from_address(id(d) + 16).value == len(d)
-                and (read := read_dict(d, place)) in (None, [(id(k), id(v)) for k, v in d.items()])
+                and ((read := read_dict(d, place)) is None or set(read) == {(id(k), id(v)) for k, v in d.items()})
                 and (read is not None or any(type(k) is not str for k in d))
                 for d in sample_dicts()
             )

@@ -43,10 +43,14 @@ class Shapes:
         self._made: dict[tuple[int, ...], tuple[array.array, list[str]]] = {}
 
     def __call__(self, found: dict) -> int:
-        keys = [*found]
-        named = tuple(map(id, keys))  # of objects that the shape keeps alive
+        place = layouts.dict_values()
+        read = None if place is None or len(found) > MOST_KEYS else layouts.read_dict(found, place)
+        if read is None:
+            return 0
+        named = tuple(key for key, _ in read)  # of objects that the shape keeps alive
         if named not in self._made:
-            if len(keys) > MOST_KEYS or len(self._made) == MOST_SHAPES or any(type(k) is not str for k in keys):
+            keys = sorted(found, key=lambda k: named.index(id(k)))
+            if len(self._made) == MOST_SHAPES or any(type(k) is not str for k in keys):
                 return 0
             if any((key in found) is not there for key, there in self.asked):
                 return 0  # it has changed just now
