@@ -31,6 +31,16 @@ SHORT: dict[str, tuple[Callable, tuple]] = {
     "shifted parts": (lambda x: F.pad(x.softmax(1)[:, 1:], (1, 0)).amax(1) + x.softmax(1)[:, 0], (r(90, 4),)),
     "parts": (lambda x: torch.cat([x, x[:, :2]], 1).sum(1), (r(90, 3),)),
 }
+
+
+def written_and_read(x: torch.Tensor, g: torch.Tensor, m: torch.Tensor, i: torch.Tensor) -> tuple:
+    """The first value is stored for the last result, and read under a mask by what comes between."""
+    t = g * x.cos()
+    inside = t[1:3].masked_fill(m[:, None], 0)
+    return (t.slice_scatter(torch.zeros_like(inside), 0, 1, 3) + torch.zeros_like(t).slice_scatter(inside, 0, 1, 3)) * 2, t[:, i]
+
+
+SHORT["what an earlier nest stored"] = (written_and_read, (r(4, 20, 5), r(4, 20, 5), torch.arange(20) % 2 == 0, torch.arange(3)))
 LOOPS: dict[str, tuple[Callable, tuple]] = {
     "long": (lambda x: x.sum(1), (r(100, 9),)),
     "many results": (lambda x: x.softmax(1), (r(100, 5),)),

@@ -41,14 +41,15 @@ def unrolled(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
 
 
 class Unrolling:
-    """A kernel while it is unrolled. results: reduction -> its result; rows: element of a row-local buffer -> its value;
-    complete: whether all elements that were read of such buffers are known."""
+    """A kernel while it is unrolled. results: reduction -> its result; stored: element that an earlier nest stored -> its value;
+    complete: whether all that later nests read of what earlier ones stored is known."""
 
     def __init__(self, k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> None:
         self.kernel, self.buffers, self.cons = k, buffers, cons
         self.sizes = {a.name: a.size for a in k.axes}
         self.results: dict[str, str | Expr] = {}
-        self.rows: dict[tuple, Expr] = {}
+        self.stored: dict[tuple, Expr] = {}
+        self.written: set[str] = set()
         self.complete = True
 
     def nest(self) -> LoopNest:
@@ -56,42 +57,37 @@ class Unrolling:
         stores: list[Store] = []
         for p in self.kernel.nests:
             values: list[list[Expr]] = []
+            made: list[Store] = []
             for place in itertools.product(*(range(a.size) for a in p.axes)):
                 axes = {a.name: ix.index(n) for a, n in zip(p.axes, place)}
                 at = Rewriter(self.cons, self.sizes, axes, self.loaded, refs=dict(self.results))
-                made = [at.store(s) for s in p.stores]
-                for s in made:
-                    if self.is_row(s.buffer):
-                        self.rows[s.buffer, s.coords] = self.stored(s)
-                    else:
-                        stores.append(s)
+                made += [at.store(s) for s in p.stores]
                 values.append([at(r.args[0]) for r in p.reduces])
             self.results.update((r.name, self.combined(r, [v[n] for v in values])) for n, r in enumerate(p.reduces))
+            self.stored.update(((s.buffer, s.coords), self.value(s)) for s in made)
+            self.written.update(s.buffer for s in made)
+            stores += [s for s in made if self.buffers[s.buffer].kind != "local"]
         return LoopNest((), tuple(stores))
 
     def combined(self, r: Reduce, elements: list[Expr]) -> Expr:
         """A reduction of elements, in order."""
         return functools.reduce(lambda a, b: self.cons.op(OPS[r.kind], (a, b), r.dtype, r.where), elements)
 
-    def is_row(self, buffer: str) -> bool:
-        """Whether a buffer holds one row, for later nests."""
-        return self.buffers[buffer].kind == "local"
-
-    def stored(self, s: Store) -> Expr:
+    def value(self, s: Store) -> Expr:
         """The value of a store in the dtype of its buffer."""
         dtype = self.buffers[s.buffer].dtype
-        self.complete &= s.mask is None and s.mode == "set"
+        self.complete &= s.mask is None and s.mode == "set" or self.buffers[s.buffer].kind != "local"
         return s.value if s.value.dtype == dtype else self.cons.op("to", (s.value,), dtype, s.where)
 
     def loaded(self, e: Expr, coords: tuple, mask: Expr | None) -> Expr | None:
-        """The value that an element of a row has; None for loads of other memory."""
-        if not self.is_row(e.name):
+        """The value of an element that an earlier nest stored; None for loads of other memory."""
+        if e.name not in self.written:
             return None
         zero = self.cons.const(0, e.dtype)
         if mask is not None and mask.kind == "const":
             mask = None if mask.attr else mask
-        value = self.rows.get((e.name, coords), zero)
-        self.complete &= (e.name, coords) in self.rows or mask is not None and mask.kind == "const"
+        value = self.stored.get((e.name, coords), zero)
+        self.complete &= (e.name, coords) in self.stored or mask is not None and mask.kind == "const"
         self.complete &= mask is None or e.dtype not in NARROW
         return value if mask is None else self.cons.op("select", (mask, value, zero), e.dtype, e.where)
 
