@@ -79,7 +79,7 @@ class KernelPrinter(NestPrinter):
         b = self.buffers[buffer]
         if not values or not all(isinstance(n, int) for n in (*b.shape, *b.stride, *(c for _, c in values))):
             return self.index(at)
-        if max(sum((n - 1) * step for n, step in zip(b.shape, b.stride)), high, -low) >= 1 << 31:
+        if max(sum((n - 1) * step for n, step in zip(b.shape, b.stride)) - min(low, 0), high) >= 1 << 31:
             return self.index(at)
         parts = [f"(u32){c} * (u32){self.index(ix.Index(((a, 1),), 0))}" for a, c in values]
         return f"{self.index(rest)} + (i32)({' + '.join(parts)})"

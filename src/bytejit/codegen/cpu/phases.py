@@ -89,10 +89,10 @@ def computed(e: Expr, axis: str, size: int, known: dict[int, torch.Tensor | None
     args = [v for a in e.args if (v := values_of(a, axis, size, known)) is not None]
     if e.kind != "op" or len(args) < len(e.args):
         return None
-    formula = table().by_name[e.name].ref
+    row = table().by_name[e.name]
     if e.name == "to":
         return args[0].to(dtype)
-    return None if formula is None else formula(*args).to(dtype)
+    return None if row.ref is None or row.raises else row.ref(*args).to(dtype)
 
 
 def regular_part(size: int, values: Mapping[int, torch.Tensor]) -> Regular | None:

@@ -64,8 +64,8 @@ class Unrolling:
                 made += [at.store(s) for s in p.stores]
                 values.append([at(r.args[0]) for r in p.reduces])
             self.results.update((r.name, self.combined(r, [v[n] for v in values])) for n, r in enumerate(p.reduces))
-            self.stored.update(((s.buffer, s.coords), self.value(s)) for s in made)
-            self.written.update(s.buffer for s in made)
+            for s in made:
+                self.store(s)
             stores += [s for s in made if self.buffers[s.buffer].kind != "local"]
         return LoopNest((), tuple(stores))
 
@@ -73,11 +73,15 @@ class Unrolling:
         """A reduction of elements, in order."""
         return functools.reduce(lambda a, b: self.cons.op(OPS[r.kind], (a, b), r.dtype, r.where), elements)
 
-    def value(self, s: Store) -> Expr:
-        """The value of a store in the dtype of its buffer."""
+    def store(self, s: Store) -> None:
+        """Keep what later nests read of a store, in the dtype of its buffer."""
         dtype = self.buffers[s.buffer].dtype
-        self.complete &= s.mask is None and s.mode == "set" or self.buffers[s.buffer].kind != "local"
-        return s.value if s.value.dtype == dtype else self.cons.op("to", (s.value,), dtype, s.where)
+        self.written.add(s.buffer)
+        if s.mask is None and s.mode == "set":
+            value = s.value if s.value.dtype == dtype else self.cons.op("to", (s.value,), dtype, s.where)
+            self.stored[s.buffer, s.coords] = value
+        else:  # nothing is known of the buffer
+            self.stored = {at: value for at, value in self.stored.items() if at[0] != s.buffer}
 
     def loaded(self, e: Expr, coords: tuple, mask: Expr | None) -> Expr | None:
         """The value of an element that an earlier nest stored; None for loads of other memory."""
