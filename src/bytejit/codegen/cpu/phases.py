@@ -18,12 +18,12 @@ import torch
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Kernel, LoopNest, Store
-from bytejit.codegen.loops.simplify import Rewriter, axes_below, depends_on_memory, known, work
-from bytejit.codegen.ops.table import table
+from bytejit.codegen.loops.mask_values import applied
+from bytejit.codegen.loops.simplify import Rewriter, axes_below, depends_on_memory, may_raise_itself, work
 from bytejit.common.dtypes import DTYPES
 from bytejit.common.light_dataclass import light_dataclass
 
-from .ranges import part
+from .ranges import is_one_loop, part
 
 PERIODS = (1, 2, 3, 4)
 LEAST, MOST = 16, 1 << 16  # elements of an axis
@@ -43,21 +43,17 @@ class Regular:
 
 def nests_of_phases(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:
     """Nests that together do what the nest p of k does; p alone where its places are not regular."""
-    if not k.axes or len(p.axes) != 1 or not known(p.axes) or p.axes[0].kind == "scan" or p.reduces:
+    if not is_one_loop(k, p) or not LEAST <= p.axes[0].size <= MOST or work(p.roots()) > WORK:
         return [p]
     axis, size = p.axes[0].name, p.axes[0].size
-    if not LEAST <= size <= MOST or work(p.roots()) > WORK:
-        return [p]
-    found = {id(e): (e, v) for e in places(p, axis) if (v := values_of(e, axis, size, {})) is not None}
+    seen: dict[int, torch.Tensor | None] = {}
+    found = {id(e): (e, v) for e in places(p, axis) if (v := values_of(e, axis, size, seen)) is not None}
     regular = regular_part(size, {n: v for n, (_, v) in found.items()}) if found else None
     if regular is None or regular.period * work(p.roots()) > WORK:
         return [p]
     sizes = {a.name: a.size for a in (*k.axes, *p.axes)}
     ends = [(0, regular.low), (regular.high, size)]
-    first, last = (
-        [replace(part(p, sizes, cons, axis, low, high, []), axes=(replace(p.axes[0], size=high - low),))] if low < high else []
-        for low, high in ends
-    )
+    first, last = ([part(p, sizes, cons, axis, low, high, [])] if low < high else [] for low, high in ends)
     return [*first, whole_periods(p, sizes, cons, regular, found), *last]
 
 
@@ -69,30 +65,26 @@ def places(p: LoopNest, axis: str) -> Iterator[Expr]:
                 yield value
 
 
-def values_of(e: Expr, axis: str, size: int, known: dict[int, torch.Tensor | None]) -> torch.Tensor | None:
+def values_of(e: Expr, axis: str, size: int, seen: dict[int, torch.Tensor | None]) -> torch.Tensor | None:
     """An expression's value for each value of the axis; None where an op has no formula."""
-    if id(e) not in known:
-        known[id(e)] = computed(e, axis, size, known)
-    return known[id(e)]
+    if id(e) not in seen:
+        seen[id(e)] = computed(e, axis, size, seen)
+    return seen[id(e)]
 
 
-def computed(e: Expr, axis: str, size: int, known: dict[int, torch.Tensor | None]) -> torch.Tensor | None:
-    """As `values_of`, of a node that is not known."""
-    dtype = DTYPES[e.dtype].torch
+def computed(e: Expr, axis: str, size: int, seen: dict[int, torch.Tensor | None]) -> torch.Tensor | None:
+    """As `values_of`, of a node that was not seen."""
     if e.kind == "const":
-        return torch.full((size,), e.attr, dtype=dtype)
+        return torch.full((size,), e.attr, dtype=DTYPES[e.dtype].torch)
     if e.kind == "index":
         terms = ix.axis_terms(e.attr)
         if terms is None or any(a != axis or not isinstance(c, int) for a, c in terms):
             return None
         return torch.arange(size) * sum(c for _, c in terms) + e.attr.const
-    args = [v for a in e.args if (v := values_of(a, axis, size, known)) is not None]
+    args = [v for a in e.args if (v := values_of(a, axis, size, seen)) is not None]
     if e.kind != "op" or len(args) < len(e.args):
         return None
-    row = table().by_name[e.name]
-    if e.name == "to":
-        return args[0].to(dtype)
-    return None if row.ref is None or row.raises else row.ref(*args).to(dtype)
+    return None if may_raise_itself(e) else applied(e, args)
 
 
 def regular_part(size: int, values: Mapping[int, torch.Tensor]) -> Regular | None:

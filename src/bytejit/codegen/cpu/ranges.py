@@ -53,7 +53,7 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
 
 def nests_of_ranges(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:
     """Nests that together do what the nest p of k does; p alone where that does not pay."""
-    if not k.axes or len(p.axes) != 1 or not known(p.axes) or p.axes[0].kind == "scan" or p.reduces or work(p.roots()) > SMALL:
+    if not is_one_loop(k, p) or work(p.roots()) > SMALL:
         return [p]
     axis, sizes = p.axes[0].name, {p.axes[0].name: p.axes[0].size}
     _, ranges = most_ranges(list(comparisons((e.mask for e in p.loads if e.mask is not None), sizes)), sizes)
@@ -64,9 +64,13 @@ def nests_of_ranges(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:
     nests = []
     for low, high in ranges:
         same = [(e, holds) for e, _, holds, flips in own if not any(low < n < high for n in flips)]
-        one = part(p, sizes, cons, axis, low, high, same)
-        nests.append(replace(one, axes=(replace(p.axes[0], size=high - low),)))
+        nests.append(part(p, sizes, cons, axis, low, high, same))
     return nests
+
+
+def is_one_loop(k: Kernel, p: LoopNest) -> bool:
+    """Whether a nest within outer axes is one loop of a known length, in any order, without reductions."""
+    return bool(k.axes) and len(p.axes) == 1 and known(p.axes) and p.axes[0].kind != "scan" and not p.reduces
 
 
 def most_ranges(tests: list[Test], sizes: dict[str, int]) -> tuple[str, list[tuple[int, int]]]:
@@ -112,4 +116,4 @@ def part(
     for e, holds in tests:
         rewrite.memo[id(e)] = cons.const(holds(low), "b8")
         rewrite.keep.append(e)
-    return rewrite.body(p)
+    return rewrite.body(p, tuple(replace(a, size=high - low) if a.name == axis else a for a in p.axes))

@@ -216,8 +216,15 @@ def _as_index(e: Expr, found: Halves) -> Index | Halves:
 
 def _computed(e: Expr, values: tuple) -> Any:
     """An op on numbers; None where one is not known."""
-    row = table().by_name[e.name]
-    if any(v is None for v in values) or e.name not in ("to", "narrow") and row.ref is None:
+    if any(v is None for v in values):
         return None
-    tensors = [torch.tensor(v, dtype=DTYPES[x.dtype].torch) for v, x in zip(values, e.args)]
-    return (tensors[0] if row.ref is None else row.ref(*tensors)).to(DTYPES[e.dtype].torch).item()
+    found = applied(e, [torch.tensor(v, dtype=DTYPES[x.dtype].torch) for v, x in zip(values, e.args)])
+    return None if found is None else found.item()
+
+
+def applied(e: Expr, args: list[torch.Tensor]) -> torch.Tensor | None:
+    """An op's result for tensors in the place of its operands; None where it has no formula."""
+    row = table().by_name[e.name]
+    if e.name not in ("to", "narrow") and row.ref is None:
+        return None
+    return (args[0] if row.ref is None else row.ref(*args)).to(DTYPES[e.dtype].torch)
