@@ -1,10 +1,13 @@
 # ruff: noqa - the programs are as users write them
 """`tensor._version`: what says whether a tensor was written since"""
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
-from .harness import F, Spec, Turn, case, program
+from .harness import F, Spec, Turn, case, check, program
 
 
 @program(F(4), calls=5, graphs=1)
@@ -177,3 +180,61 @@ def test_views_that_autograd_refuses_are_given(x, v):
         return y, (v * 2).sum()
     except RuntimeError as e:
         return y, str(e), v.requires_grad
+
+
+@program(F(4, 4), calls=3, backend="inductor", tol=(1e-5, 1e-6))
+def test_backward_beside_a_refused_view():
+    """A training step that keeps a view of a weight, made and written without gradients"""
+    w, kept = nn.Parameter(torch.ones(4, 4)), {}
+
+    def f(x):
+        with torch.no_grad():
+            kept["view"] = w[1:3]
+        with torch.no_grad():
+            kept["view"].mul_(2).add_(x[1:3])
+        y = (w * x).sum()
+        y.backward()
+        return y.detach(), kept["view"].detach(), kept["view"].requires_grad
+
+    return f, lambda: (w, w._version)
+
+
+def refused_uses(v, w):
+    """All that asks for the history of a view."""
+    yield lambda: v.is_leaf
+    yield lambda: v.grad_fn
+    yield lambda: v.retain_grad()
+    yield lambda: v.register_hook(lambda g: g)
+    yield lambda: v.register_post_accumulate_grad_hook(lambda p: None)
+    yield lambda: setattr(v, "grad", torch.ones(4))
+    yield lambda: v.sum().backward()
+    yield lambda: v.backward(torch.ones(4))
+    yield lambda: torch.autograd.grad(w.sum(), [v])
+    yield lambda: w.sum().backward(inputs=[v])
+    yield lambda: copy.deepcopy(v)
+    yield lambda: v.requires_grad_() is v
+    yield lambda: nn.Parameter(v).requires_grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("use", range(len([*refused_uses(None, None)])))
+def test_each_use_of_a_refused_view(use, backend):
+    """A view that the region itself has made so: each use raises as in eager"""
+    w, log = nn.Parameter(torch.ones(2, 4)), []
+
+    def f(x):
+        with torch.no_grad():
+            v = w[0]
+            v.mul_(2)
+        try:
+            result = [*refused_uses(v, w)][use]()
+        except RuntimeError as e:
+            result = str(e)
+        return x * 2, result if isinstance(result, (str, bool)) else type(result).__name__
+
+    def g(x):
+        log.append(f(x))
+        return x + 1, log[-1]
+
+    check(f, F(4), calls=2, backend=backend, tol=(1e-5, 1e-6))
+    check(g, F(4), calls=2, backend=backend, tol=(1e-5, 1e-6))

@@ -22,6 +22,7 @@ from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.ambient import preserved
+from bytejit.common.gradients import refused
 from bytejit.common.graph_info import info_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.saved_tensors import unhooked
@@ -108,8 +109,7 @@ class GradRun(FakeRun):
         super()._record(node)
         if len(self.rec.wrote) > before and node.graph is self.gm.graph:
             self.writers.append((node, frozenset(self.rec.wrote[before:])))
-        # without gradients no step is made, and that of a view which was written then can not be asked for
-        if node.graph is self.gm.graph and torch.is_grad_enabled() and any(map(_is_sparse, fakes_in(self.env[node]))):
+        if node.graph is self.gm.graph and any(map(_is_sparse, fakes_in(self.env[node]))):
             given = [n for n in node.all_input_nodes if n.op != "placeholder"]
             if not any(x.requires_grad for n in given for x in fakes_in(self.env[n])):
                 self.sparse.append(node)
@@ -117,7 +117,7 @@ class GradRun(FakeRun):
 
 def _is_sparse(fake: Fake) -> bool:
     """Whether the operation that made a tensor has a sparse gradient: of an embedding, of `gather`."""
-    step = fake.grad_fn
+    step = None if refused(fake) else fake.grad_fn
     return getattr(step, "_saved_sparse", False) or getattr(step, "_saved_sparse_grad", False)
 
 

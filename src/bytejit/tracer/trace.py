@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bytejit.common import ambient_kinds, given_warnings, inference, profiler_ranges
+from bytejit.common.gradients import refused
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.graph_modules import module_of
 from bytejit.common.overriding import is_composed, overrides
@@ -312,7 +313,9 @@ def gets_history(v: TensorVar) -> bool:
     """Whether the graph writes an input so that gradients flow through the write: not so where it writes with gradients off."""
     if not was_written(v.fake) or not v.fake.requires_grad:
         return False
-    return not v.real.requires_grad or v.fake.grad_fn is not None and v.fake.grad_fn.name() != "_NonLeafBackward"
+    if not v.real.requires_grad:
+        return True
+    return not refused(v.fake) and v.fake.grad_fn is not None and v.fake.grad_fn.name() != "_NonLeafBackward"
 
 
 def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bytejit.common.gradients import accumulate, gradients, leaf_gradients
+from bytejit.common.gradients import accumulate, gradients, leaf_gradients, refused
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break, CannotReconstruct
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect, is_object
+
+from .histories import is_leaf, step_of
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
 TWICE = "a second time"  # in torch's text
@@ -50,8 +52,9 @@ class Backward(Component):
     # ---- what a pass reaches --------------------------------------------------------------------------------------
     def reached(self, outputs: Sequence[TensorVar]) -> tuple[list[TensorVar], list[torch.autograd.graph.Node]]:
         """The leaves in the history of some tensors, and the nodes at which that goes on outside of the region."""
-        leaves = [v for v in outputs if v.fake.requires_grad and v.fake.grad_fn is None]
-        outside, todo = [], [v.fake.grad_fn for v in outputs if v.fake.grad_fn is not None]
+        steps = [step_of(v.fake) for v in outputs]
+        leaves = [v for v, step in zip(outputs, steps) if v.fake.requires_grad and step is None]
+        outside, todo = [], [step for step in steps if step is not None]
         seen = set(todo)
         while todo:
             node = todo.pop()
@@ -101,7 +104,7 @@ class Backward(Component):
             raise Break(OUTSIDE)
         if inputs is not None:
             self.check_no_reentrant()
-            if any(not v.fake.is_leaf for v in inputs):
+            if not all(is_leaf(v.fake) for v in inputs):
                 raise Break("Tensor.backward with inputs that are no leaves")
             leaves = list(dict.fromkeys(inputs))
         self.check_hooks(leaves)
@@ -121,9 +124,9 @@ class Backward(Component):
         """`torch.autograd.grad`: the gradients themselves."""
         self.check_no_reentrant()
         _, outside = self.reached(outputs)
-        if any(node is not inputs[0].fake.grad_fn for node in outside) or outside and len(inputs) > 1:
+        if any(node is not step_of(inputs[0].fake) for node in outside) or outside and len(inputs) > 1:
             raise Break(OUTSIDE)
-        self.check_hooks([v for v in inputs if v.fake.is_leaf])
+        self.check_hooks([v for v in inputs if is_leaf(v.fake)])
         args = [SeqVar(outputs, tuple), SeqVar(inputs, tuple), SeqVar(grads, tuple), *flags]
         found = self.run(gradients, args)
         return found.items if isinstance(found, SeqVar) else [NONE] * len(inputs)
@@ -145,7 +148,7 @@ class Backward(Component):
     def is_spent(self, v: TensorVar) -> bool:
         """Whether a pass of the region has freed what any other one from this tensor would need. Raises: CannotReconstruct where
         one for some inputs is left: then torch runs the pass of the region."""
-        if not self.passes or v.node is None or not v.fake.requires_grad or v.fake.grad_fn is None:
+        if not self.passes or v.node is None or not v.fake.requires_grad or refused(v.fake) or v.fake.grad_fn is None:
             return False
         if self.refused_at is not None:
             raise CannotReconstruct("the history that a refused backward pass went through", self.refused_at)

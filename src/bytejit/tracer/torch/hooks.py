@@ -15,6 +15,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DeferredVar, TensorVar, Var
 
+from .histories import check_usable, is_leaf, step_of
 from .state import set_state
 
 _autograd = torch._C._autograd
@@ -41,19 +42,21 @@ def register_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def _registering(v: Var) -> Callable:
     """The function that registers a hook. For the result of an operation with a single result the hook is called only if
     eager's backward pass reaches it."""
-    node = v.fake.grad_fn if isinstance(v, TensorVar) else None
+    node = step_of(v.fake) if isinstance(v, TensorVar) else None
     return torch.Tensor.register_hook if node is None or len(node._input_metadata) > 1 else spared_hooks.register
 
 
 @models(torch.Tensor.register_post_accumulate_grad_hook)
 def register_post_accumulate_grad_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    if len(args) != 2 or kwargs or not isinstance(args[0], TensorVar) or not args[0].fake.is_leaf:
+    if len(args) != 2 or kwargs or not isinstance(args[0], TensorVar) or not is_leaf(args[0].fake):
         raise Break("Tensor.register_post_accumulate_grad_hook with these arguments")
     return _deferred(t, RemovableHandle, torch.Tensor.register_post_accumulate_grad_hook, args)
 
 
 @models(torch.Tensor.retain_grad)
 def retain_grad(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if isinstance(args[0], TensorVar):
+        check_usable(args[0].fake)
     _deferred(t, types.NoneType, torch.Tensor.retain_grad, args)
     return NONE
 

@@ -9,6 +9,8 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var, expect
 
+from .histories import is_leaf
+
 KINDS = (torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -46,7 +48,7 @@ def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:
 
 def copied(t: Tracer, v: TensorVar) -> Var:
     """copy.deepcopy of a leaf tensor that requires gradients, or of a parameter. Raises: Break."""
-    if not v.fake.is_leaf:
+    if not is_leaf(v.fake):
         raise Break("copy.deepcopy of a tensor that has a grad_fn")
     data = t.tensors.call_tensor_op(torch.Tensor.clone, [t.tensors.call_tensor_op(torch.Tensor.detach, [v], {})], {})
     if t.type_of(v) is torch.nn.Parameter:

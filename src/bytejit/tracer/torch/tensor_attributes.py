@@ -18,6 +18,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, Known, Lazy, MethodVar, TensorVar, Var, is_object
 from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.torch.conjugate_views import is_read_conjugated, is_read_negated
+from bytejit.tracer.torch.histories import is_leaf, step_of
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
@@ -50,7 +51,7 @@ class TensorAttributes(Component):
                 return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.origin))
             return NONE
         if name in ("grad_fn", "_backward_hooks"):
-            if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
+            if name == "grad_fn" and step_of(v.fake) is None and v.source is None:
                 return NONE
             if name == "grad_fn" and v.source is not None:
                 return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.origin, "grad_fn"))
@@ -151,7 +152,7 @@ class TensorAttributes(Component):
         if name == "requires_grad" and isinstance(value, Known):
             self.t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [v, value], {})
             return
-        if name == "grad" and v.fake.requires_grad and v.fake.is_leaf and fits_as_grad(v, value):
+        if name == "grad" and v.fake.requires_grad and is_leaf(v.fake) and fits_as_grad(v, value):
             pass
         elif hasattr(torch.Tensor, name):
             raise Break(f"setting a tensor's {name}")

@@ -6,7 +6,6 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.common.errors import Bug
-from bytejit.common.gradients import refused
 from bytejit.common.overriding import TENSOR_CLASSES, answers_as_torch, is_composed, overrides
 from bytejit.fake.tensor import Fake, fake_like
 from bytejit.guards.sources import Source
@@ -14,6 +13,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, NotNow
 from bytejit.tracer.core.values import TensorVar
 
+from .histories import check_usable
 from .subclasses import check_class, dispatches
 
 
@@ -30,8 +30,7 @@ class TensorInputs(Component):
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
         if obj.is_conj() or obj.is_neg():
             raise Break("a tensor that is conjugated or negated when it is read")
-        if obj.requires_grad and refused(obj):
-            raise Break("a view that autograd refuses to use: what it views was written")
+        check_usable(obj)
         if type(obj) not in TENSOR_CLASSES:
             if self.t.job.may_wait and torch.nn.parameter.is_lazy(obj):
                 raise NotNow
