@@ -225,13 +225,14 @@ class Subscripts(Component):
         return e
 
     def _own_item(self, v: Known, cls: type) -> Var | None:
-        """The program's method, or its metaclass's, that `cls[key]` calls."""
+        """What `cls[key]` calls where a program wrote it: the metaclass's `__getitem__`, else the class's `__class_getitem__`."""
+        meta = self.t.attributes.find_special(v, "__getitem__") if type(cls) is not type else None
         found = class_attribute(cls, "__class_getitem__")
-        if found is not None:
-            made = getattr(found, "__func__", found)
-            own = isinstance(made, types.FunctionType) and not is_of_library(made)
-            return self.t.attributes.getattr(v, "__class_getitem__") if own else None
-        return self.t.attributes.find_special(v, "__getitem__") if type(cls) is not type else None
+        if meta is not None or found is None:
+            return meta
+        made = getattr(found, "__func__", found)
+        own = isinstance(made, types.FunctionType) and not is_of_library(made)
+        return self.t.attributes.getattr(v, "__class_getitem__") if own else None
 
     def _known_item(self, v: Known | InstanceVar, key: Var) -> Var:
         if isinstance(v, InstanceVar):  # a form of an annotation
