@@ -525,3 +525,32 @@ def test_note_added_to_no_exception(x):
         BaseException.add_note(object(), "one")
     except TypeError as wrong:
         return x + 1, type(wrong)
+
+
+@program(F(3), Turn(0, 1, 2, 3))
+def test_groups_behind_a_break():
+    """`except*` statements around breaks: groups that were raised before, and what of them is left"""
+    log = []
+
+    def f(x, n):
+        try:
+            try:
+                if n == 0:
+                    raise ExceptionGroup("g", [ValueError(1), KeyError("k"), ExceptionGroup("in", [TypeError("t")])])
+                if n == 1:
+                    raise ValueError("plain")
+                if n == 2:
+                    raise ExceptionGroup("h", [OSError("o")])
+            except* ValueError as e:
+                log.append([repr(v) for v in e.exceptions])
+            except* TypeError as e:
+                print("a break")
+                log.append(repr(e))
+        except ExceptionGroup as rest:
+            log.append((rest.message, repr(rest.exceptions), repr(rest.split(KeyError)), repr(rest.subgroup(OSError))))
+            log.append(repr(rest.derive([ValueError(2)])))
+        else:
+            log.append("none")
+        return x * len(log)
+
+    return f, lambda: log

@@ -174,7 +174,9 @@ def split(t: Tracer, exc: InstanceVar, wanted: Callable) -> tuple[Var | None, Va
 
 
 def members_of(t: Tracer, group: InstanceVar) -> list[InstanceVar]:
-    """The exceptions in a group that the region made."""
+    """The exceptions in a group. Raises: Break for a group that the region did not make."""
+    if group.real is not None:
+        raise Break("an exception group from outside the region")
     return [expect(t.values.real(m), InstanceVar) for m in expect(group.slots["exceptions"], SeqVar).items]
 
 
