@@ -1680,3 +1680,74 @@ def test_what_numbers_are_made_of():
         return x * n, found
 
     return f
+
+
+@program(F(3), Turn(0, 1))
+def test_items_of_a_class_whose_metaclass_has_them():
+    """`cls[key]`: a metaclass's `__getitem__` comes before the class's `__class_getitem__`"""
+
+    class Meta(type):
+        asked = []
+
+        def __getitem__(cls, key):
+            Meta.asked.append(key)
+            return cls.__name__, key
+
+    class Base(metaclass=Meta):
+        def __class_getitem__(cls, key):
+            return key
+
+    class Sub(Base):
+        pass
+
+    class Other:
+        def __class_getitem__(cls, key):
+            return cls.__name__, key
+
+    class Names(enum.Enum):
+        A = 1
+
+        def __class_getitem__(cls, key):
+            return "never"
+
+    def f(x, n):
+        return x * n, Base["k"], Sub[n], Other[n], Names["A"]
+
+    return f, lambda: Meta.asked
+
+
+@program(F(3), Turn(0, 1))
+def test_finalizers_of_what_is_taken_out():
+    """Objects with `__del__` in containers: taken out, replaced, or made and used nowhere, they end at that place"""
+    log = []
+
+    class Held:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            log.append(("end", self.name))
+
+    kept = {i: Held(f"kept {i}") for i in range(8)}
+
+    def f(x, n):
+        made = [Held("a"), Held("b"), Held("c")]
+        made.pop(n)
+        log.append("popped")
+        made[0] = None
+        log.append("replaced")
+        made.clear()
+        log.append("cleared")
+        table = {1: Held("d"), 2: Held("e")}
+        table.pop(1)
+        log.append("taken")
+        del table[2]
+        log.append("deleted")
+        [Held("f"), Held("g")]
+        log.append("listed")
+        kept.pop(n, None)
+        log.append("of outside")
+        kept.popitem()
+        return x + len(kept), len(log)
+
+    return f, lambda: log

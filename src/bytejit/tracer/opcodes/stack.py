@@ -7,6 +7,7 @@ from types import GeneratorType
 
 import torch
 
+from bytejit.guards.source import Source
 from bytejit.guards.sources import Local, StackSlot
 from bytejit.tracer.core.exceptions import exception_var
 from bytejit.tracer.core.frame import Frame, Ins
@@ -32,7 +33,10 @@ def make_cell(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("POP_TOP", "POP_ITER")
 def pop_top(t: Tracer, f: Frame, ins: Ins) -> None:
-    let_generator_go(t, f, f.stack[-1])
+    value = f.stack[-1]
+    let_generator_go(t, f, value)
+    if isinstance(value.source, StackSlot) or (type(value) is SeqVar and value.source is None):
+        let_go(t, f, value, held=StackSlot)
     f.stack.pop()
 
 
@@ -136,16 +140,16 @@ def note_loss(t: Tracer, f: Frame, name: str) -> None:
         t.lost = not isinstance(old.obj if isinstance(old, (Lazy, Known)) else getattr(old, "real", old), UNWATCHED)
 
 
-def let_go(t: Tracer, f: Frame, value: Var) -> None:
-    """A local drops its value. The frame keeps values from outside until the region ends: if dropping one would run code, the
-    original code drops it. Raises: Break."""
+def let_go(t: Tracer, f: Frame, value: Var, held: type[Source] = Source) -> None:
+    """A local or the stack drops its value. The frame keeps values from outside until the region ends: if dropping one would run
+    code, the original code drops it. held: the kind of place that lets go of what it holds. Raises: Break."""
     value = value if type(value) is Lazy and value.var is None else t.values.real(value)
     inside = value.items if isinstance(value, SeqVar) else ()
     if isinstance(value, DictVar):
         inside = [v for _, v in value.items.values()]
     for v in (value, *inside[:64]):
         obj = v.obj if type(v) is Lazy else getattr(v, "real", None) if isinstance(v, (InstanceVar, SeqVar, DictVar)) else None
-        if f is t.root and obj is not None and ends_by_code(obj):
+        if f is t.root and obj is not None and isinstance(v.source, held) and ends_by_code(obj):
             raise Break("an object with a finalizer is dropped")
 
 
