@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,38 @@ def test_faults_raise_and_nothing_is_written() -> None:
     graph = compiled(lambda i, w: w[i].sum(-1), (torch.arange(64).view(2, 32), r(64)))
     with pytest.raises(IndexError, match="out of range"):
         graph.call(torch.arange(1, 65).view(2, 32), r(64))
+
+
+MADE: list[weakref.ref] = []  # the results of the operator below
+ALIVE: list[int] = []  # how many of them were there at each of its calls
+
+
+@torch.library.custom_op("bytejit_tests_emit::plus_one", mutates_args=())
+def plus_one(x: torch.Tensor) -> torch.Tensor:
+    ALIVE.append(sum(m() is not None for m in MADE))
+    result = x + 1
+    MADE.append(weakref.ref(result))
+    return result
+
+
+@plus_one.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@cxx
+def test_a_library_result_dies_behind_the_last_kernel_that_reads_it() -> None:
+    def fn(x):
+        for _ in range(5):
+            x = plus_one(x.sin())
+        return x.cos()
+
+    graph, x = compiled(fn, (r(50),)), r(50)
+    expected = fn(x)
+    for _ in range(2):  # the call that checks results, and those behind it
+        MADE.clear(), ALIVE.clear()
+        torch.testing.assert_close(graph.call(x)[0], expected)
+        assert ALIVE == [0] * 5
 
 
 @cxx

@@ -178,10 +178,6 @@ class CudaPrinter(CallPrinter):
         """Returns the function that allocates outputs."""
         return torch.empty(0, dtype=dtype, device=self.device).new_empty_strided
 
-    def stays(self, buffer: str) -> bool:
-        """Whether the local of a dead tensor is kept to the end: never, because the stream keeps the order."""
-        return False
-
     def raises(self, run: LaunchRow) -> bool:
         """Whether launches raise within the call: a GPU reports errors in a later one."""
         return False

@@ -7,8 +7,8 @@
 
 Every constant is a default argument, as a local is the fastest name. Internal buffers lie in an arena, one allocation that is
 kept between calls. A call takes an arena out of `pool` and puts it back at its end, so that two threads, or a call within a call,
-never share one. The views of the arena that library calls read or write are made once, with the arena. A tensor whose address
-was passed to a kernel stays in a local until the function returns.
+never share one. The views of the arena that library calls read or write are made once, with the arena. The result of a library
+call is freed behind the last step that uses it: the next one is made in the same memory, which is in the cache.
 """
 
 from __future__ import annotations
@@ -42,13 +42,9 @@ class CallPrinter(Operands):
     """Prints one plan."""
 
     # ---- methods that a printer for another device overrides ------------------------------------------------------
-    def stays(self, buffer: str) -> bool:
-        """Whether a tensor's local is kept to the end after its last use: a kernel was given its address."""
-        return buffer in self.uses
-
     def dead(self, step: int) -> list[str]:
         """The locals that no step behind this one needs."""
-        return [self.text[b] for b in self.plan.steps[step].free if b in self.text and not self.stays(b)]
+        return [self.text[b] for b in self.plan.steps[step].free if b in self.text]
 
     def needs_memory(self) -> bool:
         """Whether the call needs an arena. It may have 0 bytes, when all temps have no elements."""
