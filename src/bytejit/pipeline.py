@@ -22,8 +22,8 @@ from bytejit.common.where import Where, with_source
 from bytejit.guards.generated import Work, compile_entry
 from bytejit.guards.library_flags import states_of
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
-from bytejit.guards.source import params_of
-from bytejit.guards.sources import Drawn, Local, TensorSize
+from bytejit.guards.source import Source, params_of
+from bytejit.guards.sources import Drawn, Local, StackSlot, TensorSize, TensorStride
 from bytejit.rewriter.trampoline import UNBOUND
 from bytejit.runtime import function as functions
 from bytejit.runtime.circumstances import watched
@@ -43,6 +43,7 @@ from bytejit.tools.accuracy import check_region
 from bytejit.tools.cell import cell
 from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
+from bytejit.tracer.core.open_values import Differs
 from bytejit.tracer.core.signals import Break, NotLoaded, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.trace import Trace, trace
@@ -161,7 +162,17 @@ def _dynamic_at(function: CompiledFunction, state: SiteState) -> Dynamic:
     """Returns which sizes the next trace from a site makes symbolic."""
     guarded = frozenset(g.source for e in state.entries for g in e.guards if g.kind == "TENSOR")
     changed = dict(function.recompiles.changed.get(state.point.id, {}))
-    return Dynamic(function.dynamic() is True, changed, guarded=guarded)
+    unlike = frozenset() if function.settings.nopython else _unlike_at(function, state.point.id)
+    return Dynamic(function.dynamic() is True, changed, guarded=guarded, unlike=unlike)
+
+
+def _unlike_at(function: CompiledFunction, point: int) -> frozenset[Source]:
+    """Returns sources of values that differ in each call, as sites of the function have seen. Each has a stack of its own."""
+    found = function.recompiles.unlike.items()
+    sources = {
+        s for seen, unlike in found for s in unlike if seen == point or not any(isinstance(r, StackSlot) for r in s.roots())
+    }
+    return frozenset(s for s in sources if not isinstance(s, (TensorSize, TensorStride)))
 
 
 def _entry_of(
@@ -225,7 +236,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     work = Work(inputs, found.body, env, found.outputs, found.only_looked_at)
     name = f"entry_{identifier(code.co_name)}"
     entry = compile_entry(params, found.guards, work, on_dead=function.forget_when_dead(point), name=name)
-    entry.by_value, entry.leaves = found.by_value, found.leaves
+    entry.by_value, entry.leaves, entry.for_all = found.by_value, found.leaves, isinstance(found.cause, Differs)
     if found.graph is not None:
         scope = entry.run.__globals__  # no reference to the entry: nothing may keep it alive
         places = [i for i, s in enumerate(found.inputs) if type(s) is Drawn]

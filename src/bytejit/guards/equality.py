@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bytejit.common.plain_types import ZONED, has_plain_zone
 from bytejit.compat import numpy_types
 
 
@@ -24,6 +25,9 @@ def same(a: Any, b: Any) -> bool:
         return numpy_types.same_scalar(a, b)
     if kind in (slice, range):  # ranges are equal by their elements, and say where they stop
         return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+    if kind in ZONED:  # equal ones may be one moment in two zones
+        plain = has_plain_zone(a) and has_plain_zone(b)
+        return plain and same((a.tzinfo, a.fold), (b.tzinfo, b.fold)) and bool(a.replace(tzinfo=None) == b.replace(tzinfo=None))
     if isinstance(a, (tuple, list, set, frozenset)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):

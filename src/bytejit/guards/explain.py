@@ -10,6 +10,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.errors import Bug
 from bytejit.common.overriding import answers_as_torch
+from bytejit.common.plain_types import OPEN_TYPES
 from bytejit.common.text import first_line
 from bytejit.compat import numpy_types
 
@@ -24,6 +25,7 @@ from .tensor_checks import TensorCheck
 
 OVERRIDES = GlobalState("function_enabled")  # off while a site compiles: said to have changed only where nothing else has
 NUMBERS = frozenset({int, float, *numpy_types.NUMBERS})
+PLAIN = NUMBERS | OPEN_TYPES | {str}  # values that may become open ones
 
 
 def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
@@ -123,12 +125,8 @@ def _fits(guard: Guard, frame: dict[str, Any]) -> bool:
 
 
 def _may_change(value: Any) -> bool:
-    """Whether it is a number or a text, or a tuple with a number in it."""
-    return type(value) is str or _has_numbers(value)
-
-
-def _has_numbers(value: Any) -> bool:
-    return type(value) in NUMBERS or any(map(_has_numbers, _parts(value).values()))
+    """Whether it is a number, a text or another plain value, or a tuple with one in it."""
+    return type(value) in PLAIN or any(map(_may_change, _parts(value).values()))
 
 
 def _parts(value: Any) -> dict[int | str, Any]:
@@ -139,16 +137,16 @@ def _parts(value: Any) -> dict[int | str, Any]:
 
 
 def _differing_items(source: Source, was: Any, now: Any) -> set[Source]:
-    """Sources of what differs: a text; numbers, also those within tuples and slices, with what they lie in below the top."""
+    """Sources of what differs: plain values, also those within tuples and slices, with what they lie in below the top."""
     if type(was) is not type(now):
         return set()
-    if type(was) in (*NUMBERS, str):
+    if type(was) in PLAIN:
         return {source} if not same(was, now) else set()
     parts, others, found = _parts(was), _parts(now), set[Source]()
     if parts.keys() == others.keys():
         for key, part in parts.items():
             at = TupleItem(source, key) if isinstance(key, int) else Attr(source, key)
-            inside = _differing_items(at, part, others[key]) if type(part) is not str else set()
+            inside = _differing_items(at, part, others[key])
             found |= inside | {at} if inside else inside
     return found
 

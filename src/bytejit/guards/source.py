@@ -67,6 +67,10 @@ class Source:
         """Sources that this one is computed from."""
         return tuple(v for name in field_names(type(self)) if isinstance(v := getattr(self, name), Source))
 
+    def roots(self) -> set[Source]:
+        """The locals, cells, globals and constants that it is computed from."""
+        return {root for base in bases for root in base.roots()} if (bases := self.bases()) else {self}
+
     def root(self) -> Source:
         """The first source of the chain: a local, a cell, a global, a constant."""
         source = self

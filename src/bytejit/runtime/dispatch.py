@@ -122,6 +122,12 @@ class SiteState:
             self._cell[:] = [self._dispatcher()]
             self._asked = entries
 
+    def rearm(self) -> None:
+        """Make the dispatcher again, of what the entries run now."""
+        with self._lock:
+            if self.armed:
+                self.arm()
+
     def idle(self) -> None:
         """Make the site cost nothing. Entries are kept: `arm` brings them back."""
         with self._lock:
@@ -149,12 +155,13 @@ class SiteState:
                 self._cell.clear()
 
     def add(self, entry: Entry) -> None:
-        """Try this entry first from now on; a negative one (see runtime/negative_cache.py) last.
+        """Try this entry first from now on, among those of its rank: one for all values comes later, and last a negative one
+        (see runtime/negative_cache.py).
 
         A signal may come between the two stores, of the entries and of what the cell asks: `miss` sees to that.
         """
         with self._lock:
-            self.entries = tuple(sorted((entry, *self._without(entry)), key=lambda e: e.negative))
+            self.entries = tuple(sorted((entry, *self._without(entry)), key=lambda e: e.rank))
             self._last = entry
             self.arm()
 
@@ -167,8 +174,7 @@ class SiteState:
                     self.in_vain = self.in_vain + 1 if of_one_call else 0
             self.entries = self._without(entry)
             self._last = self._next = None
-            if self.armed:
-                self.arm()
+            self.rearm()
 
     def _without(self, entry: Entry) -> tuple[Entry, ...]:
         """The other entries. A call of its own, as `Signals._put_in` is: the caller holds the lock."""
@@ -232,7 +238,7 @@ class SiteState:
                     self.sites.arm_after(self.point.id)
                 return None
             if (self.died or self.counts) and not entry.negative:
-                entry.count_runs()
+                entry.count_runs(self.rearm)
             self.add(entry)
             return entry
         finally:
@@ -264,7 +270,7 @@ class SiteState:
         for entry in self.entries[1:] if self._next is None else self._reordered():
             left = undone_if_cut(entry.leaves, entry.run, args) if entry.leaves else entry.run(*args)
             if left is not MISS:
-                if self._last is entry:
+                if self._last is entry and not entry.rank:
                     self._next = entry
                     if not entry.leaves:
                         self._reordered()
@@ -276,7 +282,7 @@ class SiteState:
         """Moves the entry that fit twice in a row to the front. Returns all entries."""
         entry, self._next = self._next, None
         with self._lock:
-            if entry in self.entries and not entry.negative:
+            if entry in self.entries:
                 self.add(entry)
         return self.entries
 

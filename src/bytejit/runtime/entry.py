@@ -66,13 +66,20 @@ class Entry:
     text: str = ""  # of its source
     negative: ClassVar[bool] = False  # whether it only passes calls for which there is nothing to compile: tried last
 
-    runs: int | None  # how often it has fit, where that is counted
+    for_all: bool  # whether it breaks the graph where a value is needed that differs in each call: tried after the others
 
-    __slots__ = ("run", "leaves", "modules", "by_value", "runs", "__weakref__")
+    runs: int | None  # in how many calls it has fit, up to 2, where that is counted
+
+    __slots__ = ("run", "leaves", "modules", "by_value", "for_all", "runs", "__weakref__")
 
     def __init__(self, run: Callable[..., Any], leaves: tuple[Kind, ...] = (), by_value: bool = False) -> None:
         self.run, self.leaves, self.by_value, self.modules = run, leaves, by_value, ()
-        self.runs = None
+        self.runs, self.for_all = None, False
+
+    @property
+    def rank(self) -> int:
+        """Entries of a lower rank are tried first."""
+        return 2 if self.negative else int(self.for_all)
 
     def __call__(self, *args: Any) -> Any:
         return self.run(*args)
@@ -85,15 +92,20 @@ class Entry:
         """Remember the modules that the code was called on."""
         self.modules = tuple(weakref.ref(m) for m in modules)
 
-    def count_runs(self) -> None:
-        """Count from now on how often it fits. Cost: 100 ns a call."""
+    def count_runs(self, counted: Callable[[], None]) -> None:
+        """Count from now on whether it fits in more than one call. Costs 100 ns a call, until it does; then calls `counted`.
+
+        An entry that leaves other ambient state goes on counting: an interrupt in `counted` would lose its exit."""
         run, own = self.run, weakref.ref(self)
         self.runs = 0
 
         def counting(*args: Any) -> Any:
             left = run(*args)
-            if left is not MISS and (entry := own()) is not None and entry.runs is not None:
+            if left is not MISS and (entry := own()) is not None and entry.runs is not None and entry.run is counting:
                 entry.runs += 1
+                if entry.runs > 1 and not entry.leaves:
+                    entry.run = run
+                    counted()
             return left
 
         self.run = counting

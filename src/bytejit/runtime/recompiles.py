@@ -19,6 +19,8 @@ from .region_names import Named
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
 # entries with which it is known that a number which changes cannot be a symbol, or that a class is made anew in each call
 LEAST_ENTRIES = 3
+# entries of one call each, made one after the other, by which it is known that a value differs in each call
+ONE_CALL_ENTRIES = 3
 # a site makes at most this multiple of it, of which objects may have died that the code was compiled for; fewer where the last
 # recompile_limit of them fit in one call each: the object is made anew in each call
 MADE_LIMIT = 32
@@ -39,6 +41,7 @@ class Recompiles:
         self.failures: dict[int, str] = {}  # point id -> the guards that failed last
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
         self.changed: dict[int, dict[Any, int]] = {}
+        self.unlike: dict[int, set[Any]] = {}  # point id -> sources of what differs in each call: no guard is to have a value
         self.spent: dict[int, set[Any]] = {}  # point id of a site that reached the limit -> what differed from all its entries
 
     def clear(self) -> None:
@@ -46,6 +49,7 @@ class Recompiles:
         self.given_up.clear()
         self.failures.clear()
         self.changed.clear()
+        self.unlike.clear()
         self.spent.clear()
 
     def gave_up_on(self, modules: tuple) -> bool:
@@ -97,6 +101,15 @@ class Recompiles:
         self._too_many(state, len(alike) if len(alike) >= limit else len(entries))
         return False
 
+    def _note_unlike(self, state: SiteState, entries: list[Entry], changed: list[dict[Hashable, int]]) -> None:
+        """Note what was another value for each of the last entries of a site, where these fit in one call each."""
+        if self.dynamic() is False or not any(changed):
+            return
+        state.counts = True
+        alone = [set(differing) for e, differing in zip(entries, changed) if e.of_one_call]
+        if len(alone) >= ONE_CALL_ENTRIES:
+            self.unlike.setdefault(state.point.id, set()).update(set.intersection(*alone))
+
     def _limit_of(self, state: SiteState, changed: set[Any], options: Options) -> int:
         """Returns how many entries a site may have.
 
@@ -122,6 +135,7 @@ class Recompiles:
         if torch_settings.setting("error_on_recompile"):
             raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", named.where, reason)
         changed = [entry.changed_numbers(args) for entry in entries]
+        self._note_unlike(state, entries, changed)
         if self.dynamic() is not False:
             known = self.changed.setdefault(point, {})
             for numbers in changed:

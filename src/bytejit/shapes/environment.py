@@ -34,6 +34,8 @@ class Env(Knowledge):
         self.where, self.refuse = where or (lambda: None), refuse or (lambda: None)
         self.inside: set[sympy.Symbol] = set()
         self.never: set[sympy.Symbol] = set()  # of these, those on which no inference may rely either
+        self.unlike: set[sympy.Symbol] = set()  # numbers that differ in each call
+        self.refuse_constant: Callable[[Any], None] = lambda e: None  # called where the program needs such a one as a constant
         self.inferring = False
         self.relaxed = False  # see `Manner`
         self.taken: Callable[[Any], float] | None = None  # the plain float for an operator: `plain_floats.py`
@@ -66,6 +68,12 @@ class Env(Knowledge):
     def let_go(self) -> None:
         """Drop the references to the tracer: the trace is over."""
         self.where = self.refuse = lambda: None
+        self.refuse_constant = lambda e: None
+
+    def made_constant(self, e: Any) -> None:
+        """The program needs the value of an expression as it is now."""
+        if self.unlike and not self.unlike.isdisjoint(getattr(e, "free_symbols", ())):
+            self.refuse_constant(e)
 
     # ---- questions about values --------------------------------------------------------------------------------------
     def ask(self, kind: str, d: Any) -> bool:

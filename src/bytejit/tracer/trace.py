@@ -104,6 +104,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
         t.limits.visited |= seen
         try:
             stop = run_region(t)
+            t.sizes.finishing = True
             if stop.cause is None:
                 stop.cause, stop.where, stop.depth = cause, where or place_of(t, stop), depth
             found = finish(t, job, stop, compiled_callee)

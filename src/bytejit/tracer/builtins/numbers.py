@@ -20,7 +20,7 @@ from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.read_values import Decides
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.texts import TextVar, joined_by, text_of
+from bytejit.tracer.core.texts import is_open, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.versions import COMPLEX_ASKS_FLOATS, INT_METHODS, newer
@@ -38,7 +38,7 @@ from bytejit.tracer.sizes.called_anew import call_anew
 def len_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar) and (n := t.numbers.tensor_length(args[0])) is not None:
         return n
-    if (n := call_anew(t, len, args) if type(args[0]) is TextVar else length(t, args[0])) is not None:
+    if (n := call_anew(t, len, args) if is_open(args[0]) else length(t, args[0])) is not None:
         return n
     return Known(t.subscripts.length(args[0]))
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.plain_types import ZONED, has_plain_zone
 from bytejit.common.quiet_reads import MRO, NAMESPACE
 from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
@@ -66,13 +67,9 @@ def is_placement(cls: type) -> bool:
 def is_constant(obj: Any) -> bool:
     """Whether a real object is an immutable value, equal objects being interchangeable."""
     cls = type(obj)
-    if (
-        cls in CONSTANT_TYPES
-        or is_c_enumeration(cls)
-        or is_placement(cls)
-        or issubclass(cls, enum.Enum)
-        and not has_operators(cls)
-    ):
+    if cls in CONSTANT_TYPES:
+        return cls not in ZONED or has_plain_zone(obj)
+    if is_c_enumeration(cls) or is_placement(cls) or issubclass(cls, enum.Enum) and not has_operators(cls):
         return True
     if cls in (tuple, frozenset, torch.Size):
         return all(map(is_constant, obj))

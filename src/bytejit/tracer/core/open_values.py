@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bytejit.common.plain_types import DATES
+
+from .signals import Break
 from .values import Known, Var
+
+NEVER_TWICE = (int, *DATES)  # times and large integers: no call is expected to bring one of another call again
+
+
+class Differs(Break):
+    """The graph break where a value that differs in each call would have to be a constant."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"a value that differs in each call ({name}) is needed while tracing",
+            "keep what depends on it (a key of a dict, a branch, a look-up) outside of the compiled function",
+        )
 
 
 class OpenVar(Known):

@@ -17,7 +17,8 @@ class Dynamic:
     """Which sizes a trace makes symbolic. Keys are sources: TensorSize, TensorStride, or that of an int.
 
     `at_once`: all that can be; `changed`: those seen to change between calls, with a size above 1 that each had (0: none
-    known); `static`: those that must not be. `guarded`: the tensors that entries of the site know already.
+    known); `static`: those that must not be. `guarded`: the tensors that entries of the site know already. `unlike`: plain
+    values that differ in each call: what needs one as a constant breaks the graph.
     """
 
     at_once: bool = False
@@ -25,6 +26,7 @@ class Dynamic:
     static: frozenset[Source] = frozenset()
     guarded: frozenset[Source] = frozenset()
     hysteresis: bool = True  # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
+    unlike: frozenset[Source] = frozenset()
     refused: tuple[tuple[Source, Any], ...] = ()  # of `static`, those that an operation (its Where) would not take
 
     def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
@@ -38,7 +40,15 @@ class Dynamic:
     @property
     def some(self) -> bool:
         """Whether a number from outside may become a symbol."""
-        return self.at_once or bool(self.changed)
+        return self.at_once or bool(self.changed or self.unlike)
+
+    def has_changed(self, source: Source) -> bool:
+        """Whether this value was another one in another call."""
+        return source in self.changed or source in self.unlike
+
+    def is_unlike(self, source: Source) -> bool:
+        """Whether a value differs in each call, or is computed from one that does."""
+        return bool(self.unlike) and (source in self.unlike or any(map(self.is_unlike, source.bases())))
 
     def wants(self, key: Source) -> bool:
         """Whether this size or int becomes a symbol, without a mark of the user."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from bytejit.common.plain_types import JSON_TYPES
+from bytejit.common.plain_types import JSON_TYPES, OPEN_TYPES
 from bytejit.shapes import symbols
 
 from .open_values import OpenVar
@@ -20,6 +20,7 @@ from .values import Known, SeqVar, SymVar, Var
 
 # formats that raise for some numbers or texts only (a character, a width, a letter at a place)
 BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{|\{[^{}:!]*\[")
+PLAIN = OPEN_TYPES.union(JSON_TYPES)
 CONVERSION = re.compile(r"%[^a-zA-Z%]*([a-zA-Z%])")
 
 
@@ -113,18 +114,23 @@ def rounds(form: str, given: Any) -> bool:
     return any(k in "diu" and type(x) is float for k, x in zip(kinds, given if isinstance(given, tuple) else (given,)))
 
 
+def is_open(v: Var) -> TypeGuard[Known]:
+    """Whether it is text, or another plain value but a number that is a symbol, that changes between calls."""
+    return type(v) in (TextVar, OpenVar)
+
+
 def changes(v: Var) -> bool:
-    """Whether a number that changes is in it."""
-    return type(v) in (SymVar, TextVar, ReadVar) or is_row(v) and any(map(changes, v.items))
+    """Whether a value that changes is in it."""
+    return type(v) in (SymVar, TextVar, ReadVar, OpenVar) or is_row(v) and any(map(changes, v.items))
 
 
 def is_plain(v: Var) -> bool:
-    """Whether it is a number, text, nothing, or a tuple of such."""
+    """Whether it is a number, text, time, nothing, or a tuple of such."""
     if is_row(v):
         return all(map(is_plain, v.items))
     if type(v) is ReadVar:
         return v.kind in (int, float, bool)
-    return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in JSON_TYPES
+    return type(v) in (SymVar, TextVar, OpenVar) or type(v) is Known and type(v.obj) in PLAIN
 
 
 def is_row(v: Var) -> TypeGuard[SeqVar]:

@@ -98,8 +98,9 @@ class SymVar(Known):
 
     @property
     def obj(self) -> int | float:  # type: ignore[override]  # what Known keeps in a slot
-        """The number when traced, made a constant."""
+        """The number when traced, made a constant. Raises: Break for one that differs in each call."""
         node = self.value.node
+        node.env.made_constant(node.public)
         return node.guard_int() if node.is_int() else node.guard_float()
 
     def __repr__(self) -> str:

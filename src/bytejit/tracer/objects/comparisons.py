@@ -17,7 +17,7 @@ from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.texts import TextVar
+from bytejit.tracer.core.texts import is_open
 from bytejit.tracer.core.values import (
     FALSE,
     TRUE,
@@ -77,7 +77,7 @@ class Comparisons(Component):
             if found is not None:
                 return found
         if isinstance(a, Known) and isinstance(b, Known):
-            if TextVar in (type(a), type(b)) and (found := call_anew(self.t, COMPARISONS[name], [a, b])) is not None:
+            if (is_open(a) or is_open(b)) and (found := call_anew(self.t, COMPARISONS[name], [a, b])) is not None:
                 return found
             if is_constant(a.obj) and is_constant(b.obj):
                 return self.t.operators.fold(COMPARISONS[name], a.obj, b.obj)
@@ -244,6 +244,14 @@ class Comparisons(Component):
         a, b = self.t.values.real(a), self.t.values.real(b)
         if type(a) is SymVar or type(b) is SymVar:
             return a is b or self._same_number(a, b)
+        if is_open(a) or is_open(b):
+            cls = self.t.type_of(a)
+            if a is b or cls is not self.t.type_of(b):
+                return a is b
+            if cls is not complex and not self.truth(self.compare("eq", a, b)):
+                return False
+            if cls in (int, str):  # equal ones are taken to be one object
+                return True
         if isinstance(a, Known) and isinstance(b, Known):
             return a.obj is b.obj or (
                 is_constant(a.obj) and type(a.obj) is type(b.obj) and a.obj == b.obj and isinstance(a.obj, (int, str))
@@ -270,6 +278,8 @@ class Comparisons(Component):
         v = self.t.values.real(v)
         if type(v := plain_number(self.t, v)) is SymVar:
             return bool(v.value != 0)
+        if is_open(v) and (found := call_anew(self.t, bool, [v])) is not None:
+            return self.t.const(found)
         if isinstance(v, Known):
             if v.obj is NotImplemented:  # 3.14+: TypeError
                 return self.t.const(self.t.operators.fold(bool, v.obj))

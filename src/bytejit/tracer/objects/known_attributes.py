@@ -12,11 +12,13 @@ from bytejit.guards.sources import Attr, Global, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import is_c_enumeration, is_constant
 from bytejit.tracer.core.library_code import is_library
+from bytejit.tracer.core.open_values import OpenVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, SymVar, Var
 from bytejit.tracer.core.versions import ANNOTATES
 from bytejit.tracer.objects.attributes import C_METHODS
+from bytejit.tracer.sizes.called_anew import call_anew
 
 from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor
 
@@ -30,8 +32,8 @@ class KnownAttributes(Component):
     """The part of the tracer that reads attributes of constants, modules, classes and functions."""
 
     def known_getattr(self, v: Known, name: str) -> Var:
-        if type(v) in (SymVar, TextVar) and isinstance(found := vars(self.t.type_of(v)).get(name), types.MethodDescriptorType):
-            return MethodVar(Known(found), v)
+        if type(v) in (SymVar, TextVar, OpenVar) and (found := self._of_open_value(v, name)) is not None:
+            return found
         obj = v.obj
         if isinstance(obj, types.ModuleType):
             return self.python_module_getattr(v, name)
@@ -52,6 +54,15 @@ class KnownAttributes(Component):
         if v.source is None:
             return self.t.values.constant(value)
         return self.t.values.lazy(value, Attr(v.source, name))
+
+    def _of_open_value(self, v: Known, name: str) -> Var | None:
+        """A method, or a part, of a value that changes between calls; None for what is a constant."""
+        found = class_lookup(self.t.type_of(v), name)[0]
+        if isinstance(found, types.MethodDescriptorType):
+            return MethodVar(Known(found), v)
+        if type(v) is OpenVar and isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return call_anew(self.t, getattr, [v, Known(name)])
+        return None
 
     def _member_attribute(self, v: Known, name: str) -> Var | None:
         """An attribute that the program stored on an enum member, and may change; None for one of the class or of enum itself."""

@@ -13,7 +13,7 @@ from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
 from bytejit.tracer.core.descriptions import shown_name
-from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
+from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.read_values import ReadVar, refuse_reads
 from bytejit.tracer.core.signals import SIGNALS, Break
 from bytejit.tracer.core.texts import CONVERSION, TextVar, UnreadText, text_of
@@ -33,8 +33,7 @@ from bytejit.tracer.core.values import (
     expect,
     is_object,
 )
-from bytejit.tracer.sizes.called_anew import call_anew, source_of
-from bytejit.tracer.sizes.numpy_numbers import apply_numpy
+from bytejit.tracer.sizes.called_anew import arithmetic_anew, call_anew, source_of
 
 from .class_facts import MISSING, class_lookup
 from .containers import base_of
@@ -113,10 +112,8 @@ class Operators(Component):
 
     # ---- arithmetic -------------------------------------------------------------------------------------------------
     def binary(self, name: str, a: Var, b: Var, in_place: bool = False) -> Var:
-        if NumpyVar in (type(a), type(b)) and (found := apply_numpy(self.t, FUNCTIONS[name], [a, b])) is not None:
+        if (found := self.text(name, a, b) or arithmetic_anew(self.t, FUNCTIONS[name], a, b)) is not None:
             return found
-        if (text := self.text(name, a, b)) is not None:
-            return text
         if type(a) is SymVar or type(b) is SymVar:
             if (power := self._power_of_two(name, a, b)) is not None:
                 return power
@@ -373,7 +370,7 @@ class Operators(Component):
         return None if is_object(result, NotImplemented) else result
 
     def unary(self, name: str, v: Var) -> Var:
-        if type(v) is NumpyVar and (found := apply_numpy(self.t, UNARY[name], [v])) is not None:
+        if (found := arithmetic_anew(self.t, UNARY[name], v)) is not None:
             return found
         if isinstance(v, ArrayVar):
             return self.t.numpy_arrays.array_call(UNARY[name], [v])

@@ -7,6 +7,7 @@ import collections
 import operator
 import sys
 import types
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.range_values import RangeVar
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.texts import TextVar, text_of
+from bytejit.tracer.core.texts import TextVar, is_open, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
@@ -255,6 +256,8 @@ class Subscripts(Component):
 
     def contains(self, container: Var, item: Var) -> bool:
         container, item = self.t.values.real(container), self.t.values.real(item)
+        if (found := contains_anew(self.t, container, item)) is not None:
+            return self.t.const(found)
         if isinstance(container, DictVar):
             if picked(self.t, container, item) is not None:
                 return True
@@ -365,15 +368,30 @@ def _makes(t: Tracer, d: DictVar) -> bool:
 
 
 def part_of_text(t: Tracer, text: Known, key: Var) -> Var | None:
-    """A letter or a part of text that changes between calls; None for other text, and where its constants say more."""
-    if type(text) is not TextVar:
+    """A letter or a part of text, or of bytes, that changes between calls; None for others, and where constants say more."""
+    if not is_open(text):
         return None
     if isinstance(key, SliceVar):
         parts = [p for p in key.parts if type(p) is Known]
-        return text_of(cut, [text, *parts]) if len(parts) == len(key.parts) else None
+        make = text_of if type(text) is TextVar else partial(call_anew, t)
+        return make(cut, [text, *parts]) if len(parts) == len(key.parts) else None
     return call_anew(t, operator.getitem, [text, key])  # raises for some texts: known before the graph runs
 
 
-def cut(text: str, start: int | None, stop: int | None, step: int | None) -> str:
-    """A part of a text."""
+def contains_anew(t: Tracer, container: Var, item: Var) -> Var | None:
+    """Whether a text, or a set of constants, contains a value that changes between calls; None for others."""
+    if not is_open(item) and not is_open(container):
+        return None
+    if isinstance(container, SetVar):
+        constants = all(map(is_constant, container.items))
+        return call_anew(t, frozenset(container.items).__contains__, [item]) if constants else None
+    if is_open(container):
+        return call_anew(t, operator.contains, [container, item])
+    if type(container) is Known and is_constant(container.obj) and hasattr(container.obj, "__contains__"):
+        return call_anew(t, container.obj.__contains__, [item])
+    return None
+
+
+def cut(text: Any, start: int | None, stop: int | None, step: int | None) -> Any:
+    """A part of a text, or of bytes."""
     return text[start:stop:step]

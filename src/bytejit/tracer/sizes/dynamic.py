@@ -22,6 +22,7 @@ from bytejit.guards.sources import Computed, Local, Source, StackSlot, TensorSiz
 from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.shapes.symbols import Manner, is_symbolic
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.open_values import Differs
 from bytejit.tracer.core.sizes import Dynamic, Feed
 from bytejit.tracer.core.values import SymVar, Var
 from bytejit.tracer.sizes.named_sources import is_named, named_dims
@@ -38,6 +39,7 @@ class Symbols(Component):
     def start_symbols(self, dynamic: Dynamic) -> None:
         """No symbols yet."""
         self.dynamic = dynamic
+        self.finishing = False  # whether the region has ended: what becomes a constant now can break nothing
         self.env: Env | None = None  # until the first symbol is made
         self.sizes_leave = False  # whether a symbolic number leaves the region
         self.manner: Manner | None = None  # of the operation inferred last
@@ -58,6 +60,7 @@ class Symbols(Component):
             from bytejit.shapes.environment import Env  # sympy comes with it
 
             self.env = Env(lambda: self.t.tensors.where() if self.t.frame is not None else None, self.t.measures.refuse_inside)
+            self.env.refuse_constant = self.refuse_constant
         return self.env
 
     # ---- making symbols ----------------------------------------------------------------------------------------------
@@ -76,7 +79,15 @@ class Symbols(Component):
         feed = self.symbols[source] = Feed(source, value, node, now)
         self.t.inputs.append(feed)
         self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
+        if self.dynamic.is_unlike(source):
+            env.unlike.add(value.node.e)
         return value
+
+    def refuse_constant(self, e: Any) -> None:
+        """Refuse to make a number that differs in each call a constant. Raises: Break."""
+        if not (self.t.job.measure or self.finishing):
+            name = next(s.name() for symbol, s in self.sources.items() if symbol in e.free_symbols and self.dynamic.is_unlike(s))
+            raise Differs(name)
 
     def computed_symbol(self, source: Source, now: int | float) -> Any:
         """The symbol of a number that is computed before the graph, of any value. The program decides nothing by it, but where
@@ -202,7 +213,7 @@ class Symbols(Component):
         """A symbol for an int or float from outside that changes; None where it stays a constant."""
         d = self.dynamic
         at_once = d.at_once and isinstance(source, (Local, StackSlot)) or self.of_changing(source) or is_named(source)
-        if not (at_once or source in d.changed) or source in d.static:
+        if not (at_once or d.has_changed(source)) or source in d.static:
             return None
         if isinstance(obj, float):
             self.t.guard("TYPE_IS", source, float)

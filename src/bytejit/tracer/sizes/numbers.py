@@ -16,6 +16,7 @@ from bytejit.shapes.symbols import NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.texts import is_open
 from bytejit.tracer.core.values import Known, SymVar, TensorVar, Var
 from bytejit.tracer.sizes.dynamic import NUMBERS
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
@@ -119,12 +120,15 @@ class SymbolicNumbers(Component):
         """A call of a library function that symbols pass through; None where it is none, or no symbol is among the args."""
         if fn is math.isclose and len(args) == 2 and kwargs.keys() <= CLOSE.keys():
             args, kwargs = [*args, *(kwargs.get(k) or Known(default) for k, default in CLOSE.items())], {}
+        if kwargs and (made := self._named_call(fn, args, kwargs)) is not None:
+            return made
         if kwargs or not args:
             return None
         try:
             function = PASSED.get(fn) or (fn if is_math(fn) else None)
             applied = fn is abs or isinstance(fn, numpy_types.FUNCTION_TYPES[:1])
-            anew = fn not in PASSED and is_called_anew(fn, len(args))
+            of_text = fn in OF_TEXTS and any(is_open(self.t.values.real(a)) for a in args)
+            anew = of_text or fn not in PASSED and is_called_anew(fn, len(args))
         except TypeError:
             return None
         if function is None and not applied and not anew:
@@ -142,6 +146,14 @@ class SymbolicNumbers(Component):
         if any(type(a) is SymVar for a in args):
             return self.on_numbers(function, *args)
         return None
+
+    def _named_call(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """A method of a text or a plain value that changes, with arguments by name; None for other calls."""
+        given = [self.t.values.real(a) for a in args] if is_called_anew(fn, len(args)) else []
+        named = {k: self.t.values.real(v) for k, v in kwargs.items()}
+        if not any(map(is_open, given)) or not all(type(v) is Known for v in named.values()):
+            return None
+        return call_anew(self.t, fn, given, {k: self.t.const(v) for k, v in named.items()})
 
     def tensor_length(self, v: TensorVar) -> Var | None:
         """len(tensor) where it is symbolic."""
@@ -257,6 +269,7 @@ def _round(kind: str) -> Callable:
     return function
 
 
+OF_TEXTS = frozenset((int, float, complex, abs, round, hash))
 PASSED: dict[Any, Callable] = {
     int: _int,
     float: _float,
