@@ -12,7 +12,7 @@ from torch import nn
 import bytejit
 
 from . import targets
-from .harness import F, I, case, program
+from .harness import F, I, Spec, case, check, program
 
 
 @program(F(3, 4), graphs=1, total=4, calls=8)
@@ -308,3 +308,29 @@ def test_only_read_needs_no_backward():
     if targets.TARGET == "bytejit":
         (graph,) = counter.graphs
         assert not any(out.requires_grad for out in graph.forward(weight, torch.ones(3)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("number", [2.5, 7, True], ids=str)
+@pytest.mark.parametrize("read", [lambda s: s.item(), lambda s: s.item() * 2, float, int], ids=["item", "twice", "float", "int"])
+def test_number_of_a_region_without_operations(read, number, backend):
+    """A number is read before a break, and nothing is computed"""
+
+    def kept(x, s):
+        outs = []
+        for g in (lambda: read(s), lambda: x.split(0)):
+            try:
+                r = g()
+                outs.append(r if isinstance(r, (torch.Tensor, int, float)) else str(r))
+            except Exception as e:
+                outs.append(str(e))
+        return outs, x + 1
+
+    def branched(x, s):
+        n = read(s)
+        log = [n]
+        print("a break")
+        return n, log, x * (2 if n > 2 else 3)
+
+    for f in (kept, branched):
+        check(f, F(4), Spec(lambda r: torch.tensor(number) * (r.call + 1)), calls=4, backend=backend)

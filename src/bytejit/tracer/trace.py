@@ -184,7 +184,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     drop_unread(t, outputs)
     calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
     new_grads = replaced_gradients(t, replay, dry.noted)
-    gm = graph_module(t, outputs, new_grads) if calls or t.drawn.draws else None
+    gm = graph_module(t, outputs, new_grads) if calls or outputs or t.drawn.draws else None
     inputs = t.inputs if gm is not None else []
     returns_sizes = t.sizes.sizes_leave and stop.snapshot is None
     return Trace(
