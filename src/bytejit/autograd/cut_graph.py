@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.mutation import CannotNormalise
-from bytejit.codegen.aten.normalise import versions_of
+from bytejit.codegen.aten.outputs import versions_of
 from bytejit.common.ambient import preserved
 from bytejit.common.gradients import gradients, leaf_gradients
 from bytejit.common.graph_info import INFO, info_of, report_of

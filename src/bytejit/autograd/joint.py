@@ -17,7 +17,8 @@ from bytejit.codegen.aten.decompositions import RULES
 from bytejit.codegen.aten.float_marks import FloatMarks, with_marks
 from bytejit.codegen.aten.graph import Aten, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
-from bytejit.codegen.aten.normalise import FakeRun, Outputs, mutations_of, out_of, with_sizes
+from bytejit.codegen.aten.normalise import FakeRun
+from bytejit.codegen.aten.outputs import Outputs, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops.sizes import same

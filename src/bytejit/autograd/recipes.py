@@ -10,7 +10,7 @@ import torch
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.graph import Out
 from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
-from bytejit.codegen.aten.normalise import Outputs, counts_apart, out_of
+from bytejit.codegen.aten.outputs import Outputs, counts_apart, out_of
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.common.gradients import refused

@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from bytejit.autograd.cut_graph import CutPart, calls_of, cut_at, joined
-from bytejit.codegen.aten.normalise import versions_of
+from bytejit.codegen.aten.outputs import versions_of
 from bytejit.common.graph_calls import parts_of, set_data
 from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
