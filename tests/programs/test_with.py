@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import bytejit
 
-from .harness import F, Sign, case, program
+from .harness import F, Sign, case, check, program
 
 
 class Log:
@@ -549,3 +549,43 @@ def test_which_inputs_have_gradients_where_they_are_enabled_in_the_region(backen
         for of in ((False, False), (True, False), (False, True), (True, True), (False, False)):
             given = [torch.ones(2, requires_grad=r) for r in of]
             assert [v.requires_grad for v in compiled(*given)] == [v.requires_grad for v in f(*given)] == [any(of), False]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_inference_tensors_behind_a_break(grad, backend):
+    """What torch refuses of inference tensors outside of the mode, each behind a graph break"""
+
+    def f(x):
+        with torch.inference_mode():
+            made = x * 2
+            made.add_(1)
+        uses = (
+            lambda: made.add_(1),
+            lambda: made.view(-1).mul_(2),
+            lambda: torch.add(x.detach(), 1, out=made),
+            lambda: made.__setitem__(0, 1.0),
+            lambda: made * x,
+            lambda: made + x,
+            lambda: made.requires_grad_(),
+            lambda: made.detach().add_(1),
+            lambda: made.clone().add_(1),
+            lambda: x.detach().clone().add_(made),
+        )
+        log = []
+        for use in uses:
+            print("a break")
+            try:
+                found = use()
+                log.append((found.is_inference(), found.requires_grad) if isinstance(found, torch.Tensor) else found)
+            except RuntimeError as e:
+                log.append(str(e))
+        with torch.no_grad():
+            print("a break")
+            try:
+                made.mul_(2)
+            except RuntimeError as e:
+                log.append(str(e))
+        return log, made
+
+    check(f, F(3, grad=grad), calls=3, backend=backend, tol=(1e-5, 1e-6))

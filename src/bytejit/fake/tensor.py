@@ -85,9 +85,13 @@ class Fake(torch.Tensor):
 
 def make(m: Meta, requires_grad: bool = False) -> Fake:
     """A new fake that looks like `m`. Cost: 3 us."""
-    if not m.store.inference and is_inference_mode_enabled():  # a view of what was made before the mode
-        with torch._C._InferenceMode(False):
-            return make(m, requires_grad)
+    if m.store.inference != is_inference_mode_enabled():  # a view of what was made before the mode, or behind it
+        with torch._C._InferenceMode(m.store.inference):
+            return _wrapped(m, requires_grad)
+    return _wrapped(m, requires_grad)
+
+
+def _wrapped(m: Meta, requires_grad: bool = False) -> Fake:
     fake = torch.Tensor._make_wrapper_subclass(
         Fake,
         m.shape,
@@ -125,8 +129,8 @@ def fake_like(
     """
     if type(real) is Fake:
         return real
-    if is_inference_mode_enabled() and not real.is_inference():  # made before: autograd may follow it later
-        with torch._C._InferenceMode(False):
+    if real.is_inference() != is_inference_mode_enabled():  # one kind autograd may follow later, the other it refuses to write
+        with torch._C._InferenceMode(real.is_inference()):
             return fake_like(real, stores, shape, stride)
     if real.layout is not _STRIDED or real.is_nested or real.is_quantized:
         raise NoFake("fake_like", f"layout {real.layout}" if real.layout is not _STRIDED else "nested or quantised")
@@ -307,6 +311,7 @@ def _data_dependent(name: str) -> Callable:
 def _row_plan(row: Callable, func: torch._ops.OpOverload) -> Callable:
     schema = func._schema
     inplace = schema.is_mutable and schema.name.endswith("_") and not schema.name.endswith("__")
+    detaches = func is torch.ops.aten.detach.default
 
     def run(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         try:
@@ -317,6 +322,8 @@ def _row_plan(row: Callable, func: torch._ops.OpOverload) -> Callable:
             if error.name != "m" or type(error.obj) is Fake or not isinstance(error.obj, torch.Tensor):
                 raise
             return run(func, _faked(args), {k: _faked_one(v) for k, v in kwargs.items()})
+        if detaches and m.store.inference:
+            return _wrapped(m)  # outside of inference mode it counts writes, unlike what it is made of, and may be written
         if type(m) is Meta:
             return args[0] if inplace else make(m)
         return [make(x) for x in m] if type(m) is list else tuple(x and make(x) for x in m)
