@@ -50,10 +50,14 @@ class TensorAttributes(Component):
             if v.source is not None:
                 return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.origin))
             return NONE
+        if name == "grad_fn":
+            self.check_history(v)
         if name in ("grad_fn", "_backward_hooks"):
             if name == "grad_fn" and step_of(v.fake) is None and v.source is None:
                 return NONE
             if name == "grad_fn" and v.source is not None:
+                if was_written(v.fake) or (step_of(v.fake) is None) != (v.real.grad_fn is None):
+                    raise Break("a tensor's grad_fn, which the region has changed")
                 return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.origin, "grad_fn"))
             raise Break(f"a tensor's {name}")
         class_lookup(torch.Tensor, name)
@@ -74,7 +78,16 @@ class TensorAttributes(Component):
             return self._tensor_property(v, name)
         return self.t.values.constant(getattr(v.fake, name))
 
+    def check_history(self, v: TensorVar) -> None:
+        """Raises: Break where another tensor from outside that may be a view of the same base, or that base, has got gradients
+        by a write: then so has v, which its fake does not know."""
+        for i in self.t.inputs if not v.fake.requires_grad else ():
+            if isinstance(i, TensorVar) and i.fake.m.store is v.fake.m.store and i.fake.requires_grad and was_written(i.fake):
+                raise Break("whether a tensor requires gradients, behind a write into what may be its base or a view of it")
+
     def _tensor_property(self, v: TensorVar, name: str) -> Var:
+        if name in ("is_leaf", "requires_grad"):
+            self.check_history(v)
         if name == "is_leaf" or name == "requires_grad" and not self.t.grad_matters:
             self.guard_history(v, name == "is_leaf")
         if name == "is_leaf" and v.source is not None and v.fake.requires_grad is v.real.requires_grad:
