@@ -496,7 +496,7 @@ def test_spec_and_text():
     assert aten.text() == (
         "p0: f32[3,4] = input\np1: f32[3,4] = input\nv2: f32[3,4] = add.Tensor(p0, p1)\nreturn [v2]\n"
         "out 0: Alias(of=OutputValue(position=0, version=0), size=(4, 3), stride=(1, 4), offset=0, dtype=None, apart=None, "
-        "detached=False, version=0)\n"
+        "detached=False, version=0, number=None, behind=None, inside=0, kind=None)\n"
     )
 
 

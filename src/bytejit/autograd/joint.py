@@ -18,7 +18,7 @@ from bytejit.codegen.aten.float_marks import FloatMarks, with_marks
 from bytejit.codegen.aten.graph import Aten, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
 from bytejit.codegen.aten.normalise import FakeRun
-from bytejit.codegen.aten.outputs import Outputs, mutations_of, out_of, with_sizes
+from bytejit.codegen.aten.outputs import Outputs, kinds_of, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops.sizes import same
@@ -33,7 +33,7 @@ from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, fakes
 
 from .cut_graph import ByTorch, Dependent
 from .leaf_order import ACCUMULATES
-from .recipes import MadeLeaf, Recipe, Results, own
+from .recipes import NO_GRAD, MadeLeaf, Recipe, Results, own
 from .versions import Kept, kept_by_eager
 
 
@@ -132,7 +132,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     _refuse_written(rec, run)
     if run.sparse:
         raise ByTorch("a gradient is sparse", run.sparse)
-    results = Results(rec, flat)
+    results = Results(rec, flat, kinds_of(run.gm, NO_GRAD))
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)
     forward = frozenset(rec.graph.nodes)

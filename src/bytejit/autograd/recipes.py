@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 
 from bytejit.codegen.aten.applied_functions import TracedFunction
-from bytejit.codegen.aten.graph import Out
+from bytejit.codegen.aten.graph import Alias, Out
 from bytejit.codegen.aten.mutation import CannotNormalise, overlaps
 from bytejit.codegen.aten.outputs import Outputs, counts_apart, out_of
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
-from bytejit.common.gradients import refused
+from bytejit.common.gradients import CREATION, refused
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake
 
@@ -34,11 +34,13 @@ class Given:
 
 @light_dataclass(frozen=True)
 class JointView:
-    """A view of `base`, laid out as result `like`. followed: autograd follows it, because it was made with gradients on."""
+    """A view of `base`, laid out as result `like`. followed: autograd follows it, because it was made with gradients on.
+    kind: how it was made, where that is neither with gradients nor without."""
 
     base: Made | Given
     like: int
     followed: bool
+    kind: str | None = None
 
 
 @light_dataclass(frozen=True)
@@ -57,6 +59,7 @@ class MadeLeaf:
 
 Recipe = Made | Given | JointView | Apart | MadeLeaf
 
+NO_GRAD, WITH_GRAD = CREATION.NO_GRAD_MODE.name, CREATION.DEFAULT.name
 FUNCTION = f"{TracedFunction.__name__}Backward"
 
 
@@ -66,8 +69,8 @@ class Results:
     that autograd knows them as views.
     """
 
-    def __init__(self, rec: Recorder, flat: Sequence) -> None:
-        self.rec, self.found = rec, Outputs(rec)
+    def __init__(self, rec: Recorder, flat: Sequence, kinds: Sequence[str | None]) -> None:
+        self.rec, self.found = rec, Outputs(rec, flat, kinds)
         self.primals: list[Fake] = []  # of the results that have gradients, which come first
         self.grown: list[Out] = []
         self.plain: list[Out] = []  # the other results; counted from -1 downwards until all are known
@@ -118,10 +121,13 @@ class Results:
         refuse_leaf(x)
         if x.m.dtype is not of.m.dtype:
             raise CannotNormalise(f"an output views a {of.m.dtype} tensor, which is an output as well, as {x.m.dtype}")
-        like = self.other(out_of(self.rec, self.found, x)).index
+        result = out_of(self.rec, self.found, x)
         if x.requires_grad and not of.requires_grad:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")
-        if not x._is_view() or x.requires_grad != of.requires_grad or counts_apart(x, of):
+        if not x._is_view() or counts_apart(x, of) or x._base is not of and not x.requires_grad:
+            return self.other(result)  # not a view of it for autograd: the forward graph has made it apart
+        like = self.other(replace(result, kind=None) if isinstance(result, Alias) else result).index
+        if x.requires_grad != of.requires_grad:
             return Apart(like)
         if by_function(x, of):
             raise CannotNormalise("an output is a view that an autograd function of the program's made")
@@ -129,7 +135,8 @@ class Results:
             raise CannotNormalise("an output is a view of a leaf: requires_grad_() of what was made inside")
         if x.requires_grad and overlaps(x.bound.root.spec):  # as_strided shares a gradient among elements of one place
             raise CannotNormalise("an output is a view of an expanded tensor, or of windows, that needs a gradient")
-        return JointView(base, like, x.grad_fn is not None or not x.requires_grad)
+        followed, kind = x.grad_fn is not None or not x.requires_grad, self.found.kinds.get(id(x)) or NO_GRAD
+        return JointView(base, like, followed, None if kind == (WITH_GRAD if followed else NO_GRAD) else kind)
 
     def differentiable(self, x: Fake, out: Out) -> Made:
         refuse_leaf(x)
@@ -151,7 +158,7 @@ class Results:
             return Made(at(recipe.index)) if isinstance(recipe, Made) else recipe
 
         if isinstance(recipe, JointView):
-            return JointView(base(recipe.base), at(recipe.like), recipe.followed)
+            return replace(recipe, base=base(recipe.base), like=at(recipe.like))
         if isinstance(recipe, (Apart, MadeLeaf)):
             return replace(recipe, index=at(recipe.index))
         return base(recipe)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from bytejit.common.gradients import CREATION, made_as
+
 from .recipes import Given, JointView, Made, MadeLeaf, Recipe
 
 
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
     """The function that makes an output of the program from the results and the inputs."""
     if isinstance(recipe, JointView):
-        return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
+        return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed, recipe.kind)
     index = recipe.index
     if isinstance(recipe, Made):
         return lambda made, inputs: made[index]
@@ -24,13 +26,15 @@ def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
     return lambda made, inputs: made[index].detach()
 
 
-def view(base: Callable, like: int, followed: bool, made: Sequence, inputs: Sequence) -> torch.Tensor:
+def view(base: Callable, like: int, followed: bool, kind: str | None, made: Sequence, inputs: Sequence) -> torch.Tensor:
     """A view laid out as a result. followed: whether autograd follows it."""
     t, of = made[like], base(made, inputs)
     if followed:
-        return of.as_strided(t.shape, t.stride(), t.storage_offset())
-    with torch.no_grad():
-        return of.as_strided(t.shape, t.stride(), t.storage_offset())
+        found = of.as_strided(t.shape, t.stride(), t.storage_offset())
+    else:
+        with torch.no_grad():
+            found = of.as_strided(t.shape, t.stride(), t.storage_offset())
+    return found if kind is None else made_as(found, getattr(CREATION, kind))
 
 
 def primal_of(index: int, recipes: Sequence[Recipe], outs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -17,7 +17,7 @@ def symbols_of(x: object) -> dict[str, ix.Sym]:
     if isinstance(x, Spec):
         return symbols_of((x.shape, x.stride))
     if isinstance(x, Alias):
-        return symbols_of((x.size, x.stride, x.offset))
+        return symbols_of((x.size, x.stride, x.offset, x.inside, x.behind))
     if isinstance(x, (tuple, list)):
         return {k: v for y in x for k, v in symbols_of(y).items()}
     if isinstance(x, dict):

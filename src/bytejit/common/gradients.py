@@ -105,3 +105,18 @@ def refused(x: torch.Tensor) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+CREATION = torch._C._autograd.CreationMeta
+
+
+def creation(x: torch.Tensor) -> str | None:
+    """How autograd says that a view was made: a name of `CreationMeta`; None for what is no view."""
+    return torch._C._autograd._get_creation_meta(x).name if x._is_view() else None
+
+
+def made_as(x: torch.Tensor, kind: torch._C._autograd.CreationMeta) -> torch.Tensor:
+    """A view, of which autograd now says that it was made in another way: by that it refuses writes."""
+    if x._is_view():
+        torch._C._autograd._set_creation_meta(x, kind)
+    return x

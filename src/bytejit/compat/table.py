@@ -99,7 +99,11 @@ TORCH = (
         "_input_metadata",
         "torch.autograd.graph.Node.",
     ),
-    *_rows("whether views were made together", "_autograd._get_creation_meta _autograd.CreationMeta.MULTI_OUTPUT_NODE"),
+    *_rows(
+        "how views were made: together, or without gradients",
+        "_autograd._get_creation_meta _autograd._set_creation_meta _autograd.CreationMeta.MULTI_OUTPUT_NODE "
+        "_autograd.CreationMeta.DEFAULT _autograd.CreationMeta.NO_GRAD_MODE _autograd.CreationMeta.INFERENCE_MODE",
+    ),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
     *_rows("which backward pass computes a checkpointed part again", "_current_graph_task_id"),
     *_rows(

@@ -35,7 +35,9 @@ class Alias:
     """A user output: a view of `of`. Units: elements; sizes may be symbolic. offset: from `of`'s first element, not from the
     start of its storage. dtype: of the view, if it is another. apart: writes into the view do not change the version of `of`,
     as for `.data`; all outputs with the same number share a version. detached: for autograd it is not a view, as what
-    `.detach()` returns. version: as in `OutputValue`; 0: that of an input."""
+    `.detach()` returns; number: of that tensor, which others may be views of. version: as in `OutputValue`; 0: that of an input.
+    behind: for autograd it is a view of that tensor, which is detached from `of`, and begins `inside` elements from its first
+    one. kind: how autograd says that the view was made, where it is made in another way now (a name of `CreationMeta`)."""
 
     of: OutputValue | Input
     size: tuple
@@ -45,6 +47,10 @@ class Alias:
     apart: int | None = None
     detached: bool = False
     version: int = 0
+    number: int | None = None
+    behind: Alias | None = None
+    inside: Any = 0
+    kind: str | None = None
 
 
 def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -109,7 +115,8 @@ def renumbered(out: Out, value: Callable[[int], int] = same, input: Callable[[in
         return replace(of, position=value(of.position)) if isinstance(of, OutputValue) else Input(input(of.index))
 
     if isinstance(out, Alias):
-        return replace(out, of=at(out.of))
+        behind = out.behind and replace(out.behind, of=at(out.behind.of))
+        return replace(out, of=at(out.of), behind=behind)
     return at(out) if isinstance(out, (OutputValue, Input)) else out
 
 

@@ -64,7 +64,7 @@ def _normalise(gm: torch.fx.GraphModule, fakes: Sequence, rec: Recorder) -> Aten
     flat = [returned] if single else list(returned)
     if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
-    outputs, mutations = finish(rec, flat)
+    outputs, mutations = finish(rec, flat, gm)
     drop_dead(rec.graph)
     outputs = with_sizes(rec.graph, outputs)
     return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))

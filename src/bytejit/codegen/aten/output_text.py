@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .graph import Const, Input, Out, OutputNumber, OutputValue, memory_as
+from bytejit.common.gradients import CREATION, made_as
+
+from .graph import Alias, Const, Input, Out, OutputNumber, OutputValue, memory_as
 
 
 class OutputPrinter(Protocol):
@@ -42,6 +44,22 @@ def output_text(printer: OutputPrinter, out: Out, values: Sequence[str]) -> str:
         return values[out.position]
     if isinstance(out, Input):
         return printer.input_text(out.index)
+    text = view_text(printer, out, values)
+    if out.kind is not None:
+        text = f"{printer.bind('made_as', made_as)}({text}, {printer.bind(out.kind, getattr(CREATION, out.kind))})"
+    if out.detached:
+        text += ".detach()"
+    if out.number is None:
+        return text
+    if (line := f"detached{out.number} = {text}") not in printer.lines:
+        printer.lines.append(line)
+    return f"detached{out.number}"
+
+
+def view_text(printer: OutputPrinter, out: Alias, values: Sequence[str]) -> str:
+    """The text of the view that an output is, or that it is detached from."""
+    if out.behind is not None:
+        return printer.window(output_text(printer, out.behind, values), out.size, out.stride, out.inside)
     base = output_text(printer, out.of, values)
     if out.apart is not None:
         if (line := f"d{out.apart} = {base}.data") not in printer.lines:
@@ -49,4 +67,4 @@ def output_text(printer: OutputPrinter, out: Out, values: Sequence[str]) -> str:
         base = f"d{out.apart}"
     if out.dtype is not None:
         base = f"{printer.bind('memory_as', memory_as)}({base}, {printer.value(out.dtype)})"
-    return printer.window(base, out.size, out.stride, out.offset) + (".detach()" if out.detached else "")
+    return printer.window(base, out.size, out.stride, out.offset)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.recorded_values import Bound, Root
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
 from bytejit.codegen.ops.calls import is_view
+from bytejit.common.gradients import CREATION, creation
+from bytejit.common.graph_info import GraphInfo, info_of
 from bytejit.fake.tensor import Fake, fake_of_spec, spec_of
 
 from .graph import Alias, Const, Input, Mutation, Out, OutputNumber, OutputValue, sized
@@ -23,8 +27,14 @@ aten = torch.ops.aten
 class Outputs:
     """The flat output tuple as it grows, and which storage each of its nodes stands for."""
 
-    def __init__(self, rec: Recorder) -> None:
+    def __init__(self, rec: Recorder, flat: Sequence = (), kinds: Sequence[str | None] = ()) -> None:
+        """flat: the user's outputs; kinds: how each of those that are views was made, if not as their texts make them now."""
         self.rec = rec
+        fakes = [rec.fake(x) if isinstance(x, torch.Tensor) else x for x in flat]
+        self.given = {id(x) for x in fakes}
+        self.kinds = {id(x): kind for x, kind in zip(fakes, kinds)}
+        self.bases: dict[Root, Fake] = {}  # which of a storage's tensors the one that is made is for autograd
+        self.numbers: list[Fake] = []  # those that are detached from it
         self.nodes: list[torch.fx.Node] = []
         self.owner: dict[torch.fx.Node, Root] = {}
         self.position: dict[Root, int] = {}
@@ -47,6 +57,20 @@ class Outputs:
         if known is None:
             self.data.append(x)
         return len(self.data) - 1 if known is None else known
+
+    def base(self, root: Root, x: Fake) -> bool:
+        """Whether a tensor that is no view for autograd is the one that a root's outputs are made of."""
+        if root.index is not None:
+            return x is root.fake
+        whole = x is root.fake or same(x.m.offset, root.offset) and same_spec(spec_of(x), root.spec)
+        return whole and not counts_apart(x, root.fake) and self.bases.setdefault(root, x) is x
+
+    def number(self, x: Fake) -> int:
+        """The number of a detached tensor."""
+        known = next((i for i, y in enumerate(self.numbers) if y is x), None)
+        if known is None:
+            self.numbers.append(x)
+        return len(self.numbers) - 1 if known is None else known
 
     def add(self, node: torch.fx.Node) -> int:
         self.nodes.append(node)
@@ -83,13 +107,29 @@ def _own_copy(rec: Recorder, node: torch.fx.Node, root: Root) -> torch.fx.Node:
     return rec._create(aten.copy.default, (empty, node), {}, None, fake_of_spec(wanted))
 
 
-def finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:
+def finish(rec: Recorder, flat: list, gm: torch.fx.GraphModule) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:
     """Make the output node. Returns how user outputs and mutations are made from it."""
-    found = Outputs(rec)
+    found = Outputs(rec, flat, kinds_of(gm, mode_of(info_of(gm))))
     outs = tuple(out_of(rec, found, x) for x in flat)
     mutations = mutations_of(rec, found)
     rec.graph.output(tuple(found.nodes))
     return outs, mutations
+
+
+def kinds_of(gm: torch.fx.GraphModule, now: str) -> list[str | None]:
+    """How the program made each output that is a view; None where that is as it is made now."""
+    outputs = next(n for n in reversed(gm.graph.nodes) if n.op == "output").args[0]
+    values = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in pytree.tree_leaves(outputs)]
+    kinds = [creation(x) if type(x) is Fake and not x.m.store.inference else None for x in values]
+    return [None if kind == now else kind for kind in kinds]
+
+
+def mode_of(info: GraphInfo) -> str:
+    """How views are made in the mode in which a graph's kernels run."""
+    if info.inference or info.inference is None and torch.is_inference_mode_enabled():
+        return CREATION.INFERENCE_MODE.name
+    off = info.inference is None and (not info.grad_at_start or info.grads_off and not info.needs_grad)
+    return (CREATION.NO_GRAD_MODE if off else CREATION.DEFAULT).name
 
 
 def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
@@ -129,23 +169,47 @@ def out_of(rec: Recorder, found: Outputs, given: object, gradient: bool = False)
     root = bound.root
     if not gradient:
         found.show(root)
+    alias, whole = memory_of(found, x, root)
+    if x.is_inference() or gradient:
+        if whole and x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
+            return made_itself(alias)
+        return alias if x.is_inference() else replace(alias, detached=not x._is_view())
+    of = x._base if x._is_view() else x
+    if found.base(root, of):
+        stands = x is of or root.index is None and id(of) not in found.given
+        if whole and stands and (root.index is not None or found.whole.setdefault(root, x) is x):
+            return made_itself(alias)
+        # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
+        return replace(alias, kind=found.kinds.get(id(x))) if x is not of else alias
+    if x is of:
+        return replace(alias, detached=True, number=found.number(x))
+    if x.m.dtype is not of.m.dtype or x.m.offset < of.m.offset:
+        return replace(alias, detached=True)
+    behind = replace(memory_of(found, of, root)[0], detached=True, number=found.number(of))
+    return replace(alias, behind=behind, inside=x.m.offset - of.m.offset, kind=found.kinds.get(id(x)))
+
+
+def made_itself(alias: Alias) -> OutputValue | Input:
+    """The output that is all of what is made, not a view."""
+    return alias.of if isinstance(alias.of, Input) else replace(alias.of, version=alias.version)
+
+
+def memory_of(found: Outputs, x: Fake, root: Root) -> tuple[Alias, bool]:
+    """The part of a storage that a tensor shows, and whether it is all of it. Raises: CannotNormalise."""
     base = Input(root.index) if root.index is not None else OutputValue(found.of_root(root))
     m, apart = x.m, found.apart(x, root.fake)
     version = 0 if x.is_inference() or root.index is not None and apart is None else x._version
-    alias = Alias(base, m.shape, m.stride, 0, None, apart, not x.is_inference() and not x._is_view(), version)
+    alias = Alias(base, m.shape, m.stride, 0, None, apart, False, version)
     if m.dtype is not root.spec.dtype:
         start, rest = divmod(root.offset * root.spec.dtype.itemsize, m.dtype.itemsize)
         if rest or m.offset < start:
             raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}, and begins before its base")
-        return replace(alias, offset=m.offset - start, dtype=m.dtype)
+        return replace(alias, offset=m.offset - start, dtype=m.dtype), False
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
-        # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
-        if apart is None and x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
-            return base if isinstance(base, Input) else replace(base, version=version)
-        return alias
+        return alias, apart is None
     if m.offset < root.offset:
         raise CannotNormalise("an output begins before its base")
-    return replace(alias, offset=m.offset - root.offset)
+    return replace(alias, offset=m.offset - root.offset), False
 
 
 def counts_apart(x: Fake, of: Fake) -> bool:
@@ -169,8 +233,13 @@ def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ..
 
 def _sized_output(o: Out, sizes: Sizes) -> Out:
     if isinstance(o, Alias):
-        return replace(o, size=sizes(o.size), stride=sizes(o.stride), offset=sizes(o.offset))
+        behind = o.behind and _sized_alias(o.behind, sizes)
+        return replace(_sized_alias(o, sizes), behind=behind, inside=sizes(o.inside))
     if isinstance(o, (OutputNumber, Const)):
         value = sizes(o.value)
         return OutputNumber(value) if isinstance(value, (Index, Real)) else Const(value)
     return o
+
+
+def _sized_alias(o: Alias, sizes: Sizes) -> Alias:
+    return replace(o, size=sizes(o.size), stride=sizes(o.stride), offset=sizes(o.offset))
