@@ -7,6 +7,8 @@ import torch
 
 import bytejit
 
+from .harness import F, check
+
 LAYOUTS = {
     "gaps": ((4, 3), (8, 1)),
     "gaps, columns": ((4, 3), (1, 8)),
@@ -71,3 +73,22 @@ def test_layout_is_kept(program, layout, backend, grad):
     if grad and program is not filled:
         grads = [torch.autograd.grad((r[-1] if isinstance(r, tuple) else r).square().sum(), x)[0] for r in (want, got)]
         assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_memory_without_a_value_under_deterministic_algorithms(backend):
+    """torch fills it: with NaN, or the largest integer"""
+
+    def f(x):
+        made = [torch.empty(3), torch.empty_like(x), x.new_empty(2)]
+        made += [torch.empty(2, dtype=torch.int32), torch.empty_strided((2, 2), (1, 2))]
+        return made, torch.empty(3).add(x), torch.empty(3, dtype=torch.bool).all(), torch.zeros(0).resize_(4)
+
+    def steadily(g, x):
+        torch.use_deterministic_algorithms(True)
+        try:
+            return g(x)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    check(f, F(3), drive=steadily, backend=backend)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule
@@ -32,7 +34,9 @@ def _factory(row: FactoryOp, *more: str) -> None:
     @create(row.name, *row.overloads, *more)
     def lower(ctx: Lowering, *args: Any, **kw: Any) -> Value:
         """Fills the tensor. Memory without a value is 0 where kernels overwrite it; for a library or the caller it is left as it
-        is."""
+        is, and torch fills it where deterministic algorithms are asked for."""
+        if not row.stored and torch.are_deterministic_algorithms_enabled():
+            raise NoRule("filled by torch")
         if not row.stored and any(u.op == "output" or kind_of(u) in (None, "extern") for u in ctx.node.users):
             raise NoRule("given to a library")
         return filled(ctx, args[-1] if row.value is None else row.value)
