@@ -163,6 +163,16 @@ def test_isolated_recompiles():
     assert len(seen) == 4
 
 
+def test_isolated_recompiles_of_modules():
+    seen = Graphs()
+    for make in (lambda m: m, lambda m: m.forward):
+        seen.clear()
+        nets = [Net(), Net()]
+        for m in [torch.compile(make(m), backend=seen, isolate_recompiles=True) for m in nets]:
+            m(X)
+        assert len(seen) == 2
+
+
 def test_module_compile():
     seen = Graphs()
     nets = [Net() for _ in range(10)]
@@ -172,7 +182,7 @@ def test_module_compile():
         m.compile(backend=seen, fullgraph=True)
         assert torch.equal(m(X), want) and list(m.state_dict()) == keys and type(m) is Net
         assert torch.equal(pickle.loads(pickle.dumps(m))(X), want) and torch.equal(copy.deepcopy(m)(X), want)
-    assert len(seen) == 10 and bytejit.counters.total("recompiles") == n
+    assert len(seen) == 1 and bytejit.counters.total("recompiles") == n
     m = nets[0]
     m.lin = torch.nn.Linear(4, 4)
     assert torch.equal(m(X), m.forward(X))

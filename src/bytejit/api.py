@@ -106,8 +106,7 @@ def compile_any(target: Any, settings: Settings) -> Any:
     if isinstance(target, types.MethodType):
         if not isinstance(target.__func__, types.FunctionType):
             raise _refuse(target.__func__)
-        # modules of all classes run nn.Module's own methods: each gets a code of its own
-        fn = module.own(target.__func__) if module.shared_by_all(target) else target.__func__
+        fn = module.own_method(target) if isinstance(target.__self__, torch.nn.Module) else target.__func__
         compiled = _compile_function(fn, settings)
         return target if compiled is target.__func__ else types.MethodType(compiled, target.__self__)
     if isinstance(target, torch.nn.Module):

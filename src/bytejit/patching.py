@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
@@ -92,7 +93,12 @@ def _compiled(model: object, compile: Callable, alone: bool) -> object:
         return compile(call)
     if alone and isinstance(target, types.FunctionType):
         return compile(module.own(original(target)))
-    return compile(target)
+    if alone and isinstance(target, types.MethodType):
+        return types.MethodType(compile(module.own(original(cast(types.FunctionType, target.__func__)))), target.__self__)
+    made = compile(target)
+    if alone and isinstance(made, torch.nn.Module):
+        module.part(made)
+    return made
 
 
 def _in_python(target: Callable) -> bool:

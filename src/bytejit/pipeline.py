@@ -34,7 +34,7 @@ from bytejit.runtime.entry import MISS, Args, Entry, NotCompiled
 from bytejit.runtime.failures import UserError, compile_or_leave, exit_of_failed_graph, leave_uncompiled
 from bytejit.runtime.function import CompiledFunction, original_code
 from bytejit.runtime.live_values import ModulePass, holds_work, modules_among
-from bytejit.runtime.module import follow
+from bytejit.runtime.module import follow, part
 from bytejit.runtime.ownership import is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
@@ -69,7 +69,10 @@ def compile_site(function: CompiledFunction, state: SiteState, args: Args) -> En
     settings = function.settings
     options = torch_settings.with_settings(settings.options, dict(settings.overrides))
     function.name_after(args)
-    if any([follow(m) for m in modules_among(args)]):
+    modules = modules_among(args)
+    if any([follow(m) for m in modules]):
+        return NotCompiled.NOT_NOW
+    if not settings.nopython and function.recompiles.crowded(state, modules) and any([part(m) for m in modules[:1]]):
         return NotCompiled.NOT_NOW
     note_size = lambda point, name, dim, size: function.recompiles.note_size(point, TensorSize(Local(name), dim), size)
     if function.steering.leaves_alone(state, args, function.where, note_size):

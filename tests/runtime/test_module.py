@@ -203,7 +203,7 @@ def test_no_subclass_is_registered_with_the_user() -> None:
     assert type(c) is Child
 
 
-def test_two_instances_of_one_class_share_no_entries(x: torch.Tensor) -> None:
+def test_instances_of_one_class_are_no_recompiles(x: torch.Tensor) -> None:
     nets = [compiled(Net().eval()) for _ in range(12)]  # more than recompile_limit
     with torch.no_grad():
         for n in nets:

@@ -15,6 +15,7 @@ from bytejit.common.options import Settings
 from bytejit.common.where import Where, where_of
 from bytejit.rewriter.trampoline import rewrite
 
+from .alike_modules import HANDLE
 from .back_off import BackOff
 from .dispatch import Sites, SiteState
 from .entry import Args, Entry, NotCompiled
@@ -29,7 +30,6 @@ CompileSite = Callable[["CompiledFunction", SiteState, Args], Entry | NotCompile
 HANDLES: IdentityMap[list[weakref.ref[Handle]]] = IdentityMap()
 # owner: handle_of; size: one a living rewritten code: the code as the user wrote it; goes with the code
 ORIGINALS: IdentityMap[types.CodeType] = IdentityMap()
-HANDLE = "__bytejit_handle__"  # attribute of a compiled function: its Handle
 _lock = threading.RLock()
 
 

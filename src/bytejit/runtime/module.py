@@ -14,31 +14,40 @@ import operator
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from bytejit.common import registry, special_cases, torch_controls
+from bytejit.common.identity import IdentityMap
 from bytejit.common.options import Settings
+
+from .alike_modules import HANDLE, Groups
 
 STEPS = ("training_step", "validation_step", "test_step", "predict_step")  # what Lightning's Trainer calls
 _TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
 
 
+# owner: this module; size: one a living module made here: the module that it was made from, weakly
+_GIVEN: IdentityMap[weakref.ref[torch.nn.Module]] = IdentityMap()
+_CLASSES, _METHODS = Groups(), Groups()  # classes made here, and copies of nn.Module's own methods, by the module's class
+
+
 class _Trait:
-    """The origin and purpose of a class made here; `settings` is None when it disables compiling.
+    """The origin and purpose of a class made here; `settings` is None when it disables compiling."""
 
-    The module that was given is held weakly: a class waits for the garbage collector, parameters should not.
-    """
+    __slots__ = ("cls", "settings", "reason", "make")
 
-    __slots__ = ("cls", "settings", "reason", "make", "given")
-
-    def __init__(self, cls: type, settings: Settings | None, reason: str | None, make: Callable, m: torch.nn.Module) -> None:
-        self.cls, self.settings, self.reason, self.make, self.given = cls, settings, reason, make, weakref.ref(m)
+    def __init__(self, cls: type, settings: Settings | None, reason: str | None, make: Callable) -> None:
+        self.cls, self.settings, self.reason, self.make = cls, settings, reason, make
 
 
 def _trait(m: torch.nn.Module) -> _Trait | None:
     return type(m).__dict__.get(_TRAIT)
+
+
+def _trait_of(made: type) -> _Trait:
+    return made.__dict__[_TRAIT]
 
 
 def settings_of(m: torch.nn.Module) -> Settings | None:
@@ -56,6 +65,8 @@ def _view(m: torch.nn.Module, cls: type) -> torch.nn.Module:
         for slot in (slots,) if isinstance(slots, str) else slots:
             if slot not in ("__dict__", "__weakref__") and hasattr(m, slot):
                 object.__setattr__(made, slot, getattr(m, slot))
+    if _TRAIT in vars(cls):
+        _GIVEN.set(made, weakref.ref(m))
     return made
 
 
@@ -67,8 +78,13 @@ def plain(m: torch.nn.Module) -> torch.nn.Module:
 
 def given(m: torch.nn.Module) -> torch.nn.Module:
     """The module that a compiled one was made from; `plain` of it if the program no longer holds that module."""
-    trait = _trait(m)
-    return m if trait is None else trait.given() or plain(m)
+    return m if _trait(m) is None else _given(m) or plain(m)
+
+
+def _given(m: torch.nn.Module) -> torch.nn.Module | None:
+    """The module that a compiled one was made from, if the program still holds it."""
+    ref = _GIVEN.get(m)
+    return None if ref is None else ref()
 
 
 def _copied(self: torch.nn.Module, memo: dict | None) -> torch.nn.Module:
@@ -165,7 +181,7 @@ def other_entrances(cls: type) -> list[str]:
 
 
 def own(fn: types.FunctionType) -> types.FunctionType:
-    """A copy of a function with its own code object: compiled modules of one class must not share sites."""
+    """A copy of a function with its own code object, and so with its own sites."""
     made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     made.__kwdefaults__, made.__qualname__, made.__module__ = fn.__kwdefaults__, fn.__qualname__, fn.__module__
     made.__doc__, made.__annotations__ = fn.__doc__, fn.__annotations__
@@ -225,25 +241,48 @@ def follow(m: torch.nn.Module) -> bool:
     """Make a compiled module anew, where the one it was made from has got another class since: a parametrization of the module
     itself does that. Returns whether it did."""
     trait = _trait(m)
-    now = trait.given() if trait is not None and trait.settings is not None else None
+    now = _given(m) if trait is not None and trait.settings is not None else None
     if trait is None or now is None or type(now) is trait.cls:
         return False
     become(m, trait.make(now))
     return True
 
 
-def shared_by_all(method: types.MethodType) -> bool:
-    """Whether a bound method is one of nn.Module's own, such as `__call__`: modules of all classes run its code."""
-    name = method.__func__.__name__
-    return isinstance(method.__self__, torch.nn.Module) and vars(torch.nn.Module).get(name) is method.__func__
+def part(m: torch.nn.Module) -> bool:
+    """Give a compiled module sites of its own: those that it shares have entries for many others, and none for it. Returns
+    whether it did."""
+    trait = _trait(m)
+    if trait is None or trait.settings is None:
+        return False
+    become(m, trait.make(given(m), alone=True))
+    return True
+
+
+def own_method(method: types.MethodType) -> types.FunctionType:
+    """The function to compile for a method of a module: a copy that modules which look alike share.
+
+    The method's code is that of all instances, and that of nn.Module's own methods is all modules'."""
+    m, fn = method.__self__, cast(types.FunctionType, method.__func__)
+    if HANDLE in fn.__dict__:
+        return fn
+    found = _METHODS.shared(type(m), m, lambda known: _same_function(known, fn))
+    if found is None:
+        _METHODS.note(type(m), found := own(fn), m)
+    return found
+
+
+def _same_function(a: types.FunctionType, b: types.FunctionType) -> bool:
+    parts = ((f.__globals__, f.__closure__, f.__defaults__, f.__kwdefaults__) for f in (a, b))
+    return a.__code__ == b.__code__ and all(map(operator.is_, *parts))
 
 
 def compile_module(
-    m: torch.nn.Module, settings: Settings, compile_function: Callable, compile_again: Callable
+    m: torch.nn.Module, settings: Settings, compile_function: Callable, compile_again: Callable, alone: bool = False
 ) -> torch.nn.Module:
     """The compiled module of `m`, which stays as it is and shares its state. Compiled alike already: `m` itself.
 
     compile_again: its method `compile`, in place of nn.Module's, which would change the state that both share.
+    alone: whether it gets sites of its own, whatever other modules look alike.
     Raises: TypeError for a ScriptModule, or a class whose `__call__` is not Python code.
     """
     trait = _trait(m)
@@ -257,16 +296,30 @@ def compile_module(
         return m
     if _is_script(cls) or not isinstance(call, types.FunctionType):
         raise TypeError(f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from")
-    make = functools.partial(compile_module, settings=settings, compile_function=compile_function, compile_again=compile_again)
-    members: dict[str, object] = {"__call__": compile_function(own(call), settings)}
+    made = None if alone else _CLASSES.shared(cls, m, lambda known: _trait_of(known).settings == settings)
+    first = made is None and not alone
+    if made is None:
+        members = _compiled_members(cls, settings, compile_function, compile_again)
+        make = functools.partial(
+            compile_module, settings=settings, compile_function=compile_function, compile_again=compile_again
+        )
+        made = _subclass(cls, _Trait(cls, settings, None, make), members)
+    view = _view(m, made)
+    if first:
+        _CLASSES.note(cls, made, view)
+    return view
+
+
+def _compiled_members(cls: Any, settings: Settings, compile_function: Callable, compile_again: Callable) -> dict[str, object]:
+    """What the class of a compiled module has of its own."""
+    members: dict[str, object] = {"__call__": compile_function(own(cls.__call__), settings)}
     shown = getattr(members["__call__"], "_repr_html_", None)
     if shown is not None and not hasattr(cls, "_repr_html_"):
         members["_repr_html_"] = lambda self: shown(self)
     if cls.compile is torch.nn.Module.compile:
         members["compile"] = compile_again
     compiled = functools.partial(compile_function, settings=settings)
-    members |= {name: _Method(cls, compiled) for name in ("forward", *other_entrances(cls))}
-    return _view(m, _subclass(cls, _Trait(cls, settings, None, make, m), members))
+    return members | {name: _Method(cls, compiled) for name in ("forward", *other_entrances(cls))}
 
 
 def disabled_function(fn: Callable, reason: str | None, recursive: bool = True) -> Callable:
@@ -286,7 +339,7 @@ def disabled(m: torch.nn.Module, reason: str | None, recursive: bool = True) -> 
     cls = type(m)
     members: dict[str, object] = {name: _disabled_method(cls, name, reason, recursive) for name in ("__call__", "forward")}
     make = functools.partial(disabled, reason=reason, recursive=recursive)
-    return _view(m, _subclass(cls, _Trait(cls, None, reason, make, m), members))
+    return _view(m, _subclass(cls, _Trait(cls, None, reason, make), members))
 
 
 def _disabled_method(cls: type, name: str, reason: str | None, recursive: bool) -> Callable:

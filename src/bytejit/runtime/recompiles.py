@@ -17,6 +17,7 @@ from .live_values import modules_among
 from .region_names import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module; a site holds at most this multiple of it
+MANY_MODULES = 4  # entries of a site for other modules, with which a module that shares it for its looks gets sites of its own
 # entries with which it is known that a number which changes cannot be a symbol, or that a class is made anew in each call
 LEAST_ENTRIES = 3
 # entries of one call each, made one after the other, by which it is known that a value differs in each call
@@ -55,6 +56,11 @@ class Recompiles:
     def gave_up_on(self, modules: tuple) -> bool:
         """Whether the code is no longer compiled for calls on these modules."""
         return any(same_objects(known, modules) for known in self.given_up)
+
+    def crowded(self, state: SiteState, modules: tuple) -> bool:
+        """Whether a site has entries for several other modules, and none for the one whose code it is."""
+        made_for = [e.modules[:1] for e in state.entries if e.modules]
+        return len(made_for) >= MANY_MODULES and not any(same_objects(known, modules[:1]) for known in made_for)
 
     def leave(self, args: Args) -> bool:
         """Whether calls that fit no entry run the original code, for the modules among these values."""

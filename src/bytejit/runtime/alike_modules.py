@@ -1,0 +1,143 @@
+"""Modules of one class that look alike share what is compiled for them, each block of a model on its own included.
+
+Which modules look alike is only a guess, made when they are compiled: from the plain values, the parameters' and buffers' shapes
+and the submodules that they have. Guards decide in each call, so a wrong guess costs a compile and no result. What differs (its
+number in the model, say) gets code of its own, and so sites that ask few entries.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from bytejit.common.identity import IdentityMap
+from bytejit.common.plain_types import PLAIN_TYPES
+
+T = TypeVar("T")
+HANDLE = "__bytejit_handle__"  # attribute of a compiled function: its Handle (runtime/function.py)
+MOST_PARTS = 20_000  # parts of a module that are compared
+CONTAINERS = (tuple, list, dict, set, frozenset)
+NOT_COMPARED = ("_compiled_call_impl",)  # what Module.compile stores
+PLAIN = frozenset((*PLAIN_TYPES, torch.dtype, torch.device, torch.Size))
+
+
+class _Group:
+    """Modules of one class that share `made`, which is held weakly. Their likeness is told when a second module comes."""
+
+    __slots__ = ("made", "first", "parts")
+
+    def __init__(self, made: Any, m: torch.nn.Module) -> None:
+        self.made, self.first = weakref.ref(made), weakref.ref(m)
+        self.parts: tuple | None = None
+
+    def takes(self, parts: tuple) -> bool:
+        """Whether a module with these parts is like the first."""
+        if self.parts is None and (first := self.first()) is not None:
+            self.parts = parts_of(first)
+        return bool(parts) and self.parts == parts
+
+
+class Groups:
+    """Of each class the groups of its modules. It holds nothing of the program's."""
+
+    def __init__(self) -> None:
+        self.of: IdentityMap[list[_Group]] = IdentityMap()
+        self.lock = threading.RLock()
+
+    def shared(self, cls: type, m: torch.nn.Module, fits: Callable[[T], bool]) -> T | None:
+        """What was made for a module like this one and fits; None where there is none."""
+        with self.lock:
+            living = [(group, made) for group in self.of.get(cls) or () if (made := group.made()) is not None]
+            fitting = [(group, made) for group, made in living if fits(made)]
+            parts = parts_of(m) if fitting else ()
+            return next((made for group, made in fitting if group.takes(parts)), None)
+
+    def note(self, cls: type, made: Any, m: torch.nn.Module) -> None:
+        """Note what was made for a module, the first of its group."""
+        with self.lock:
+            living = [group for group in self.of.get(cls) or () if group.made() is not None]
+            self.of.set(cls, [*living, _Group(made, m)])
+
+
+def parts_of(m: torch.nn.Module) -> tuple:
+    """All that is compared of a module. Empty for one with too many parts. Holds no object of the program's: other objects than
+    plain values are compared by their addresses."""
+    reader = _Reader()
+    reader.module(m, top=True)
+    return tuple(reader.parts) if len(reader.parts) <= MOST_PARTS else ()
+
+
+class _Reader:
+    """Collects the parts of a module. What is met again is told by when it was met first: tied parameters."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+        self.seen: dict[int, int] = {}
+
+    def value(self, value: Any) -> None:
+        """The parts of a value."""
+        cls = type(value)
+        if cls in PLAIN:
+            self.parts.append((id(cls), repr(value) if cls in (float, complex) else value))
+        elif len(self.parts) > MOST_PARTS:
+            return
+        elif id(value) in self.seen:
+            self.parts.append(("again", self.seen[id(value)]))
+        elif issubclass(cls, CONTAINERS):
+            self.container(value, cls)
+        elif issubclass(cls, torch.Tensor):
+            self.note(value)
+            self.parts.append(_spec(value) if cls in (torch.Tensor, torch.nn.Parameter) else id(cls))
+        elif issubclass(cls, torch.nn.Module):
+            self.module(value)
+        elif cls is types.MethodType:
+            self.parts.append(("method", id(value.__func__)))
+            self.value(value.__self__)
+        else:
+            self.parts.append(id(value))
+
+    def note(self, value: Any) -> None:
+        """A value that may be met again. It lives as long as the module."""
+        self.seen[id(value)] = len(self.seen)
+
+    def container(self, value: Any, cls: type) -> None:
+        """The parts of a container, read past methods of the program's."""
+        self.note(value)
+        kind = next(c for c in CONTAINERS if issubclass(cls, c))
+        self.parts.append((id(cls), kind.__len__(value)))  # type: ignore[attr-defined]
+        if kind is dict:
+            for key, item in dict.items(value):
+                self.value(key)
+                self.value(item)
+        elif kind in (set, frozenset):
+            plain = all(type(item) in PLAIN for item in kind.__iter__(value))  # type: ignore[attr-defined]
+            self.parts.append(frozenset(value) if plain else id(value))
+        else:
+            for item in kind.__iter__(value):  # type: ignore[attr-defined]
+                self.value(item)
+
+    def module(self, m: torch.nn.Module, top: bool = False) -> None:
+        """The parts of a module, those of its submodules included. top: its class is known to be the same."""
+        self.note(m)
+        self.parts.append(None if top else id(type(m)))
+        for name, value in object.__getattribute__(m, "__dict__").items():
+            if name not in NOT_COMPARED and not _is_compiled_method(value, m):
+                self.parts.append(name)
+                self.value(value)
+
+
+def _is_compiled_method(value: Any, m: torch.nn.Module) -> bool:
+    """Whether it is what `m.forward = compile(m.forward)` puts into a module."""
+    return type(value) is types.MethodType and value.__self__ is m and HANDLE in getattr(value.__func__, "__dict__", ())
+
+
+def _spec(t: torch.Tensor) -> tuple:
+    """What guards ask of a tensor."""
+    if t.layout is not torch.strided or torch.nn.parameter.is_lazy(t):
+        return (t.layout, id(t))
+    return (tuple(t.shape), t.stride(), t.dtype, t.device, t.requires_grad)
