@@ -134,11 +134,11 @@ def votes(p: LoopNest, names: set[str]) -> dict[str, int]:
 
 
 def best_axis(p: LoopNest, axes: tuple[Axis, ...]) -> str | None:
-    """The best innermost axis by `votes`; among equals the longest. None without axes."""
+    """The best innermost axis by `votes`; among equals that of the smallest strides. None without axes."""
     if not axes:
         return None
     score = votes(p, {a.name for a in axes})
-    return max(axes, key=lambda a: (score[a.name], points([a]))).name
+    return max(reversed(by_stride(axes, p)), key=lambda a: score[a.name]).name
 
 
 def by_stride(axes: tuple[Axis, ...], p: LoopNest) -> list[Axis]:

@@ -15,7 +15,7 @@ from bytejit.codegen.loops.lowering import Lowering, NoRule
 from bytejit.codegen.loops.value import Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
 
-from .backward_moves import Taps, gathered, masked, windows
+from .backward_moves import Taps, gathered, windows
 from .composite import F
 from .gather import numbers, row
 from .pools import UNROLL, spread
@@ -117,8 +117,10 @@ def _chosen(ctx: Lowering, g: Value, x: Value, indices: Value, taps: list[Taps])
         for one in itertools.product(*(t.at(ix.index(v)) for t, v in zip(taps, c[-n:]))):
             own = (*c[:-n], *(o for o, _, _ in one))
             mask = both(ctx, *(m for _, m, _ in one), *(within(ctx, o, 0, t.out) for (o, _, _), t in zip(one, taps)))
-            hit = both(ctx, mask, ctx.op("eq", ctx.read(indices, own, "i64", mask), here))
-            terms.append(masked(ctx, g, own, hit, work))
+            same = ctx.op("eq", ctx.read(indices, own, "i64", mask), here)
+            hit = same if mask is None else ctx.op("and", mask, same)
+            e = ctx.read(g, own, work, mask)  # not behind the comparison: neighbours are loaded at once
+            terms.append(ctx.op("select", hit, e, ctx.const(0, work), dtype=work))
         return functools.reduce(functools.partial(ctx.op, "add"), terms)
 
     if math.prod(len(t.at(ix.var("probe"))) for t in taps) > UNROLL:
