@@ -8,6 +8,7 @@ range, the innermost a nest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,9 +24,7 @@ LONG = 1 << 15  # elements from which on that holds of two parts, too
 SHARE = 8  # if none is less than 1/SHARE of the whole, as the borders of an image are
 FEW = 8  # ranges, at most, of an innermost loop
 ROW = 16  # elements: with a range of at least so many an innermost loop is divided
-SMALL = 64  # additions and loads: so much, at most, is written once for each range of an innermost loop
-# comparison of an axis with a number n -> d: its result changes where the axis reaches n + d
-FLIPS = {"lt": (0,), "ge": (0,), "le": (1,), "gt": (1,), "eq": (0, 1), "ne": (0, 1)}
+MOST = 512  # additions and loads of all ranges of an innermost loop
 #: (comparison, axis, function from a value of the axis to the result, values of the axis at which the result changes)
 Test = tuple[Expr, str, Callable[[int], bool], list[int]]
 TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}
@@ -52,25 +51,30 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
 
 
 def nests_of_ranges(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:
-    """Nests that together do what the nest p of k does; p alone where that does not pay."""
-    if not is_one_loop(k, p) or work(p.roots()) > SMALL:
+    """Nests that together do what the nest p of k does, without comparisons that have one result in all of a nest; p alone where
+    nothing changes."""
+    if not has_plain_loop(k, p):
         return [p]
-    axis, sizes = p.axes[0].name, {p.axes[0].name: p.axes[0].size}
-    _, ranges = most_ranges(list(comparisons((e.mask for e in p.loads if e.mask is not None), sizes)), sizes)
-    if not 1 < len(ranges) <= FEW or max(high - low for low, high in ranges) < ROW:
-        return [p]
-    own = list(comparisons(p.roots(), sizes))
-    sizes |= {a.name: a.size for a in k.axes}
+    axis, size = p.axes[-1].name, p.axes[-1].size
+    _, ranges = most_ranges(list(comparisons((e.mask for e in p.loads if e.mask is not None), {axis: size})), {axis: size})
+    longest = max((high - low for low, high in ranges), default=0)
+    if longest < ROW or len(ranges) > FEW or work(p.roots()) * len(ranges) > MOST:
+        ranges = [(0, size)]
+    own = list(comparisons(p.roots(), {axis: size}))
+    sizes = {a.name: a.size for a in (*k.axes, *p.axes)}
     nests = []
     for low, high in ranges:
         same = [(e, holds) for e, _, holds, flips in own if not any(low < n < high for n in flips)]
-        nests.append(part(p, sizes, cons, axis, low, high, same))
+        nests.append(part(p, sizes, cons, axis, low, high, same) if same else p)
     return nests
 
 
-def is_one_loop(k: Kernel, p: LoopNest) -> bool:
-    """Whether a nest within outer axes is one loop of a known length, in any order, without reductions."""
-    return bool(k.axes) and len(p.axes) == 1 and known(p.axes) and p.axes[0].kind != "scan" and not p.reduces
+def has_plain_loop(k: Kernel, p: LoopNest) -> bool:
+    """Whether the innermost loop of a nest within others has a known length, may run in any order and reduces nothing. That of a
+    transposition, the only nest of a kernel and of two axes, runs in tiles."""
+    scans = any(a.kind == "scan" for a in p.axes)
+    tiles = len(p.axes) > 1 and len(k.nests) == 1
+    return bool(k.axes) and bool(p.axes) and known(p.axes) and not scans and not tiles and not p.reduces
 
 
 def most_ranges(tests: list[Test], sizes: dict[str, int]) -> tuple[str, list[tuple[int, int]]]:
@@ -91,15 +95,23 @@ def pays(k: Kernel, widths: list[int]) -> bool:
 
 
 def comparisons(roots: Iterable[Expr], sizes: dict[str, int]) -> Iterator[Test]:
-    """Each comparison of an axis with a number."""
+    """Each comparison of a multiple of an axis, and a number, with a number."""
     for e in walk(tuple(roots)):
-        if e.kind != "op" or e.name not in FLIPS or e.args[0].kind != "index" or e.args[1].kind != "const":
+        if e.kind != "op" or e.name not in TRUE or e.args[0].kind != "index" or e.args[1].kind != "const":
             continue
-        at, limit = e.args[0].attr, e.args[1].attr
-        if len(at.terms) == 1 and type(at.terms[0][0]) is ix.AxisVar and at.terms[0][1] == 1 and at.terms[0][0].parts[0] in sizes:
-            start, test = at.const, TRUE[e.name]
-            holds = lambda v, start=start, test=test, limit=limit: test(v + start, int(limit))
-            yield e, at.terms[0][0].parts[0], holds, [int(limit) - start + n for n in FLIPS[e.name]]
+        at, limit = e.args[0].attr, int(e.args[1].attr)
+        if len(at.terms) == 1 and type(at.terms[0][0]) is ix.AxisVar and at.terms[0][0].parts[0] in sizes:
+            step, start, test = at.terms[0][1], at.const, TRUE[e.name]
+            holds = lambda v, step=step, start=start, test=test, limit=limit: test(step * v + start, limit)
+            yield e, at.terms[0][0].parts[0], holds, flips_of(e.name, step, limit - start)
+
+
+def flips_of(name: str, step: int, limit: int) -> list[int]:
+    """The values v at which step * v reaches or leaves what compares with the limit."""
+    reached, left = -(-limit // step), limit // step + 1  # the first v at or behind limit / step, and the first one behind it
+    if name in ("eq", "ne"):
+        return [reached, left] if limit % step == 0 else []
+    return [reached if (name in ("lt", "ge")) == (step > 0) else left]
 
 
 def part(
@@ -107,13 +119,15 @@ def part(
 ) -> LoopNest:
     """The nest for values of the axis in range(low, high), in which each of `tests` has one result. sizes: of the axes around."""
 
-    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
-        if mask is None or mask.kind != "const":
-            return None
-        return cons.load(e.name, coords, e.dtype, None, e.where) if mask.attr else cons.const(0, e.dtype)
-
-    rewrite = Rewriter(cons, {**sizes, axis: high - low}, {axis: ix.var(axis) + low}, on_load)
+    rewrite = Rewriter(cons, {**sizes, axis: high - low}, {axis: ix.var(axis) + low}, functools.partial(loaded, cons))
     for e, holds in tests:
         rewrite.memo[id(e)] = cons.const(holds(low), "b8")
         rewrite.keep.append(e)
     return rewrite.body(p, tuple(replace(a, size=high - low) if a.name == axis else a for a in p.axes))
+
+
+def loaded(cons: Cons, e: Expr, coords: tuple, mask: Expr | None) -> Expr | None:
+    """A load whose mask has become a constant; None where it has not."""
+    if mask is None or mask.kind != "const":
+        return None
+    return cons.load(e.name, coords, e.dtype, None, e.where) if mask.attr else cons.const(0, e.dtype)
