@@ -334,3 +334,37 @@ def test_number_of_a_region_without_operations(read, number, backend):
 
     for f in (kept, branched):
         check(f, F(4), Spec(lambda r: torch.tensor(number) * (r.call + 1)), calls=4, backend=backend)
+
+
+PLACES = {
+    "item": lambda w, n: w[n],
+    "part": lambda w, n: w[n:],
+    "slice": lambda w, n: w[slice(0, n)],
+    "range": lambda w, n: [*range(n)],
+    "unread range": lambda w, n: range(n),
+    "pop": lambda w, n: w.pop(n),
+    "insert": lambda w, n: w.insert(n, 1) or w,
+    "enumerate": lambda w, n: list(enumerate(w, n)),
+    "tuple": lambda w, n: (1, 2, 3)[n],
+    "method": lambda w, n: w.__getitem__(n),
+    "text": lambda w, n: "abcdef"[n],
+    "repeat": lambda w, n: w * n,
+    "places": lambda w, n: w.index(4, n),
+    "float": lambda w, n: w[float(n)],
+    "math": lambda w, n: math.comb(5, n),
+    "zeros": lambda w, n: torch.zeros(n),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_handler_of_type_errors_around_a_number(name):
+    """A number that is read later is an integer for what wants one: no TypeError is caught that eager does not raise"""
+
+    def f(x):
+        n, w = int(x.abs().argmax()) % 3, [5, 3, 4, 4]
+        try:
+            return x * 2, PLACES[name](w, n)
+        except (TypeError, IndexError, ValueError) as e:
+            return x + 1, type(e).__name__, str(e)
+
+    check(f, F(4), calls=3, backend="eager")

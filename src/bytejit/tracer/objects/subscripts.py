@@ -7,7 +7,6 @@ import collections
 import operator
 import sys
 import types
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +19,12 @@ from bytejit.tracer.core.descriptions import words
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.range_values import RangeVar
+from bytejit.tracer.core.read_values import refuse_reads
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.texts import TextVar, is_open, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
+    DeferredVar,
     DictVar,
     DictView,
     InstanceVar,
@@ -39,7 +39,6 @@ from bytejit.tracer.core.values import (
     is_object,
 )
 from bytejit.tracer.core.versions import CONTAINER, DEFAULTS_ARE_STORED
-from bytejit.tracer.sizes.called_anew import call_anew
 from bytejit.tracer.sizes.listed_numbers import tensor_made_anew
 
 from .changing_keys import lacks, picked, picked_constant
@@ -47,6 +46,7 @@ from .class_facts import class_attribute, class_lookup
 from .containers import elements, key_of, keys_source, real_length, set_part, sought_key
 from .external_lists import ExternalList, added
 from .folded_warnings import tell_of_index
+from .open_parts import contains_anew, part_of_text
 from .open_writes import ExternalDict
 from .own_methods import OF_SEQUENCES, answers, refused, stand_in
 
@@ -66,6 +66,9 @@ class Subscripts(Component):
             if (known := self.t.tensor_values.python_value(v, operator.index)) is not None:
                 return self.index(known)
             raise Break("a tensor's value used as an index")
+        if isinstance(v, DeferredVar):
+            refuse_reads(v)
+            raise Break(f"{words(v)} used as an index")
         if isinstance(v, InstanceVar):
             said = v.base
             if not (isinstance(said, Known) and isinstance(said.obj, int)):
@@ -365,33 +368,3 @@ class Subscripts(Component):
 def _makes(t: Tracer, d: DictVar) -> bool:
     """Whether it is a defaultdict with a function that makes values."""
     return d.factory is not None and not t.comparisons.is_same(d.factory, NONE)
-
-
-def part_of_text(t: Tracer, text: Known, key: Var) -> Var | None:
-    """A letter or a part of text, or of bytes, that changes between calls; None for others, and where constants say more."""
-    if not is_open(text):
-        return None
-    if isinstance(key, SliceVar):
-        parts = [p for p in key.parts if type(p) is Known]
-        make = text_of if type(text) is TextVar else partial(call_anew, t)
-        return make(cut, [text, *parts]) if len(parts) == len(key.parts) else None
-    return call_anew(t, operator.getitem, [text, key])  # raises for some texts: known before the graph runs
-
-
-def contains_anew(t: Tracer, container: Var, item: Var) -> Var | None:
-    """Whether a text, or a set of constants, contains a value that changes between calls; None for others."""
-    if not is_open(item) and not is_open(container):
-        return None
-    if isinstance(container, SetVar):
-        constants = all(map(is_constant, container.items))
-        return call_anew(t, frozenset(container.items).__contains__, [item]) if constants else None
-    if is_open(container):
-        return call_anew(t, operator.contains, [container, item])
-    if type(container) is Known and is_constant(container.obj) and hasattr(container.obj, "__contains__"):
-        return call_anew(t, container.obj.__contains__, [item])
-    return None
-
-
-def cut(text: Any, start: int | None, stop: int | None, step: int | None) -> Any:
-    """A part of a text, or of bytes."""
-    return text[start:stop:step]
