@@ -83,7 +83,7 @@ class Explanation:
         elif not self.break_reasons and not self.fallbacks:
             parts += ["", NOTHING]
         sections = (
-            ("Breaks", [f"{b}" + (f"\n  do: {b.do}" if b.do else "") for b in self.break_reasons]),
+            ("Breaks", [f"{b}\n  do: {b.do}" for b in self.break_reasons]),
             (
                 "Graphs that run through torch",
                 [f"graph {i}: {r.through_torch}" for i, r in enumerate(self.with_graph) if r.through_torch],

@@ -40,6 +40,7 @@ from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
 from bytejit.tools import inspection
 from bytejit.tools.accuracy import check_region
+from bytejit.tools.advice import advice
 from bytejit.tools.cell import cell
 from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
@@ -316,8 +317,7 @@ def _note_break(function: CompiledFunction, cause: Break, at: Where | None, opti
     where = with_source(at or function.where)
     if function.settings.nopython or cause.refused:
         off = "leave nopython (fullgraph) off" if function.settings.nopython else "leave torch._dynamo.error_on_graph_break off"
-        raise Unsupported(
-            cause.reason, where, "it cannot be part of a graph", cause.do or f"{off}, so that this step runs in the original code"
-        )
+        do = cause.do or f"{advice(cause.reason)}; or {off}, so that this step runs in the original code"
+        raise Unsupported(cause.reason, where, "it cannot be part of a graph", do)
     registry.count("breaks", f"{cause.reason} at {where.short}")
-    inspection.note_break(cause.reason, where, cause.do or "", options)
+    inspection.note_break(cause.reason, where, cause.do or advice(cause.reason), options)

@@ -78,7 +78,7 @@ class BreakReason:
 
     reason: str
     where: Where
-    do: str = ""
+    do: str
 
     def __str__(self) -> str:
         return f"{self.reason} at {self.where}"

@@ -192,8 +192,7 @@ def listing(file: str, inside: Mapping[tuple[str, int], set[int]], said: Mapping
         kind = " class=break" if here else ""
         rows.append(f"<tr{kind}><td class=g>{tags}</td><td class=l>{n}</td><td class=c>{escape(text)}</td></tr>")
         for b in here:
-            do = f" Do: {escape(b.do)}." if b.do else ""
-            rows.append(f"<tr class=said><td></td><td></td><td>break: {escape(b.reason)}.{do}</td></tr>")
+            rows.append(f"<tr class=said><td></td><td></td><td>break: {escape(b.reason)}. Do: {escape(b.do)}.</td></tr>")
     return f"<div class=wide><table class=code>{''.join(rows)}</table></div>"
 
 

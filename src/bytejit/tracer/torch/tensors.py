@@ -229,8 +229,8 @@ class Tensors(Component):
                     with self.t.fake_mode:
                         said = infer_sized(fn, args, kwargs)
                         return said[1] if said is not None else (composite_of(fn, args, kwargs) or fn)(*args, **kwargs)
-        except DataDependent as e:
-            raise NeedsValue(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
+        except DataDependent:
+            raise NeedsValue(f"what {self.op_name(fn)} returns depends on a tensor's values") from None
         except NoFake as e:
             raise Break(f"{self.op_name(fn)}: {e}") from None
         except Break:
