@@ -198,3 +198,36 @@ def test_what_has_no_gradients_may_be_reshaped(f: Callable, through: int, backen
     bytejit.counters.clear()
     torch.testing.assert_close(run(bytejit.compile(f, backend=backend)), run(f))
     assert len(bytejit.counters["fallbacks"]) == through
+
+
+VIEWS_AND_MORE = {
+    "a view of a result": lambda x: (lambda y: (y, y[0], (y[0] * 1).sum()))(x * 2),
+    "a view of an input": lambda x: (lambda v: (v, (v * v).sum()))(x[0]),
+    "used": lambda x: (lambda y: (lambda v: (y, v, (v * v).sum()))(y[0]))(x * 2),
+    "a view of a view": lambda x: (lambda y: (lambda v: (lambda u: (y, v, u, (u * u).sum()))(v[1:]))(y[0]))(x * 2),
+    "only views": lambda x: (lambda v: (v, v[2:]))((x * 1).view(-1)),
+    "pieces": lambda x: (lambda v, u: (v, u, (v * u).sum()))(*(x * 2).unbind(0)),
+    "chunks, one used before it is returned": lambda x: (lambda q, k: (k, (q.sum() * k).sum(), q))(*(x * 2).chunk(2, 1)),
+    "transposed": lambda x: (lambda v: (v[1], v, v.sum() + v[1].exp().sum()))(x.t()),
+    "written through its base": lambda x: (lambda y: (lambda v: (y.mul_(3), v, (v * v).sum()))(y.view(-1)))(x * 2),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", VIEWS_AND_MORE)
+def test_gradients_of_returned_views(name: str, backend: str) -> None:
+    """What else is returned is computed from a view: the view has a gradient, its hooks see it, also behind retain_grad"""
+    f, found = VIEWS_AND_MORE[name], []
+    for compiled in (False, True):
+        x = (torch.arange(6.0).view(2, 3) / 4).requires_grad_()
+        outs = (bytejit.compile(f, backend=backend) if compiled else f)(x)
+        grads, seen = [], []
+        for a in outs:
+            for b in outs:
+                grads += torch.autograd.grad(a.sum(), b, retain_graph=True, allow_unused=True)
+        for i, t in enumerate(outs):
+            t.register_hook(lambda g, i=i: seen.append((i, g.clone())))
+            t.retain_grad()
+        sum(t.sum() for t in outs).backward()
+        found.append((grads, [g for _, g in sorted(seen, key=lambda s: s[0])], [t.grad for t in outs], x.grad))
+    torch.testing.assert_close(found[1], found[0])

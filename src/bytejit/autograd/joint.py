@@ -33,7 +33,7 @@ from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, fakes
 
 from .cut_graph import ByTorch, Dependent
 from .leaf_order import ACCUMULATES
-from .recipes import NO_GRAD, MadeLeaf, Recipe, Results, own
+from .recipes import NO_GRAD, JointView, MadeLeaf, Recipe, Results, own
 from .versions import Kept, kept_by_eager
 
 
@@ -178,28 +178,34 @@ def _refuse_written(rec: Recorder, run: GradRun) -> None:
 
 
 def _refuse_dependent(results: Results, gm: fx.GraphModule) -> None:
-    """Raises: Dependent where one result with a gradient is computed from another, or from a leaf that the graph makes. As
-    results of one autograd node, no gradient could flow between them. That is asked of no result that only other parts see."""
+    """Raises: Dependent where one result with a gradient is computed from another, from a leaf that the graph makes, or from a
+    view that the program gets. As results of one autograd node, no gradient could flow between them. That is asked of no result
+    that only other parts see."""
     inner = info_of(gm).inner
     outside = {getattr(getattr(r, "base", r), "index", None) for i, r in enumerate(results.recipes) if i not in inner}
     edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals) if k in outside}
+    given = [(k, x, r) for k, (x, r) in enumerate(zip(results.flat, results.recipes)) if k not in inner]
+    followed = [(k, x) for k, x, r in given if isinstance(r, JointView) and r.followed and x.requires_grad]
+    views = {(x.grad_fn, x.output_nr): k for k, x in followed}
     made = {id(x): k for k, (x, r) in enumerate(zip(results.flat, results.recipes)) if isinstance(r, MadeLeaf)}
-    seen, stack = set(), [edge for p in results.primals for edge in p.grad_fn.next_functions]
-    found, leaves = set(), set()
+    seen, stack = set(), [edge for p in (*results.primals, *(x for _, x in followed)) for edge in p.grad_fn.next_functions]
+    found, shown_at = set(), set()
     while stack:
         edge = stack.pop()
         if edge in edges:
             found.add(edges[edge])
+        if edge in views:
+            shown_at.add(views[edge])
         if made and edge[0] is not None and edge[0].name() == ACCUMULATES and id(edge[0].variable) in made:
-            leaves.add(made[id(edge[0].variable)])
+            shown_at.add(made[id(edge[0].variable)])
         if edge[0] is not None and edge not in seen:
             seen.add(edge)
             stack += edge[0].next_functions
-    if found or leaves:
+    if found or shown_at:
         order = list(gm.graph.nodes)
         shown = order[-1].args[0] if isinstance(order[-1].args[0], (tuple, list)) else order[-1].args
         nodes = [n for n, r in zip(shown, results.recipes) if getattr(getattr(r, "base", r), "index", None) in found and own(r)]
-        nodes += [last_of(shown[k]) for k in leaves]
+        nodes += [last_of(shown[k]) for k in shown_at]
         if not nodes:
             raise CannotNormalise("an output that needs a gradient is computed from another, of which only views are returned")
         raise Dependent(min(nodes, key=order.index))

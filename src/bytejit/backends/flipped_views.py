@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from bytejit.autograd.cut_graph import cut_at, joined
 from bytejit.codegen.aten.mutation import RESHAPING
 from bytejit.common.gradients import refused
 from bytejit.common.graph_calls import FLIPS, called_name
@@ -48,6 +49,11 @@ def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Cal
     chains = {k: chain for k, n in enumerate(wanted) if isinstance(n, fx.Node) and (chain := chain_of(n))}
     if not chains or any(called_name(n) in _RESHAPES for n in gm.graph.nodes):
         return compile(gm)
+    views = {n for chain in chains.values() for n in chain}
+    if info.needs_grad and any(used_besides(wanted[k], views) for k in chains):
+        # gradients of what is computed from the view flow through it, and its hooks see them
+        if (cut := cut_at(gm, [n for n in gm.graph.nodes if n in views], False)) is not None:
+            return joined(gm, cut, compile)
     call = compile(without(gm, wanted, chains))
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     given = {k: placeholders.index(chain[0].args[0]) for k, chain in chains.items() if chain[0].args[0] in placeholders}
@@ -64,6 +70,11 @@ def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Cal
 
     note_around(gm, viewing, call)
     return viewing
+
+
+def used_besides(n: fx.Node, views: set[fx.Node]) -> bool:
+    """Whether other calls than those use a view that has gradients."""
+    return n.meta["val"].requires_grad and any(user.op != "output" and user not in views for user in n.users)
 
 
 def without(gm: fx.GraphModule, wanted: tuple, chains: dict[int, list[fx.Node]]) -> fx.GraphModule:
