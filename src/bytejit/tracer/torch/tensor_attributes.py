@@ -56,7 +56,8 @@ class TensorAttributes(Component):
             if name == "grad_fn" and step_of(v.fake) is None and v.source is None:
                 return NONE
             if name == "grad_fn" and v.source is not None:
-                if was_written(v.fake) or (step_of(v.fake) is None) != (v.real.grad_fn is None):
+                step = step_of(v.fake)
+                if (step is None) != (v.real.grad_fn is None) or step is not None and was_written(v.fake):
                     raise Break("a tensor's grad_fn, which the region has changed")
                 return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.origin, "grad_fn"))
             raise Break(f"a tensor's {name}")
