@@ -101,6 +101,15 @@ def recurrence(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 PROGRAMS |= {
     "recurrence": (recurrence, (r(7, 3, 10), r(10, 10))),
+    "masks": (lambda m, x: (m.any(1), m & (x > 0), x.masked_fill(m, 1).softmax(1)), (r(40, 70) > 0, r(40, 70))),
+    "masks_and_not": (lambda m, x: (~m & (x > 0)).double() * 2, (r(40, 70) > 0, r(40, 70))),
+    "masks_as_floats": (lambda m, x: ((x > 0) * x.exp().log1p(), m.float() * x, m.long() + 1), (r(40, 70) > 0, r(40, 70))),
+    "masks_as_halves": (lambda m, x: (m.bfloat16() + x.bfloat16(), torch.where(m, x, -x)), (r(40, 70) > 0, r(40, 70))),
+    "masks_in_rows": (lambda m, x: ((x * m / 0.9 + x).softmax(-1), m.all(1)), (r(40, 70) > 0, r(40, 70))),
+    "pools": (
+        lambda x: (F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), F.max_pool2d(x, 2, 2, 0)),
+        (r(2, 3, 40, 70),),
+    ),
     "parts": (lambda x: (x[2:4].exp(), x[5:7].exp(), x[7:, 3:].exp(), F.pad(x[1:3], (2, 1)).exp()), (r(9, 8),)),
 }
 
@@ -250,7 +259,11 @@ def test_constants(value, dtype: str, text: str) -> None:
 
 @cxx
 @pytest.mark.parametrize(
-    "name", ["sin_cos", "softmax", "norm_gelu", "double", "pool_last", "pad_last", "gathered_rows", "long_gathered_rows"]
+    "name",
+    [
+        *("sin_cos", "softmax", "norm_gelu", "double", "pool_last", "pad_last", "gathered_rows", "long_gathered_rows"),
+        *("masks", "masks_and_not", "masks_as_floats", "masks_as_halves", "masks_in_rows", "pools"),
+    ],
 )
 def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
     """GCC's own report: no loop under `#pragma omp simd` is left scalar."""

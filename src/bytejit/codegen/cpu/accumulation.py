@@ -56,6 +56,8 @@ def sums_of(names: Sequence[str], sizes: Mapping[str, Any], lanes: int, single: 
 def accumulator(r: Reduce, sums: Sums) -> str:
     """Dtype of a reduction's accumulators; for argmax and argmin that of the compared value."""
     dtype = common.value_dtype(r)
+    if r.kind in ("any", "all") and dtype == "b8":
+        return "u8"  # GCC makes no vector code of arrays of bools
     wide = r.kind == "sum" and sums.wide or r.running and r.kind in ("sum", "prod", "logsum")
     return "f64" if wide and dtype == "f32" else dtype
 

@@ -109,10 +109,9 @@ class ExprText:
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
         """The right side of a statement. far: for all operands (not vectorized: `Op.far`). err: where an error code goes."""
         if e.kind == "load":
-            if id(e) in self.rows:
-                return self.rows[id(e)]
-            text = self.element(e.name, e.attr[0])
-            if e.mask is not None:
+            text = self.rows.get(id(e)) or self.element(e.name, e.attr[0])
+            text = f"bj::truth(&{text})" if e.dtype == "b8" else text
+            if e.mask is not None and id(e) not in self.rows:
                 zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in NARROW else f"({e.dtype})0"
                 return f"{self.names[id(e.mask)]} ? {text} : {zero}"
             return text

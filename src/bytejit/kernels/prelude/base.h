@@ -27,6 +27,9 @@ template <class T> BJ const T* zeros() { return (const T*)zero_bytes; }
 
 template <class To, class From> BJ To bits(From x) { return __builtin_bit_cast(To, x); }
 
+// A bool in memory. GCC makes vector code of comparisons of bytes, and none of conditions that are read as such, by a reference
+// either.
+BJ b8 truth(const b8* x) { return *(const u8*)x != 0; }
 // A choice that all lanes share: the condition as bits, made before the loop where the compiler cannot see what they stand for.
 BJ i64 choice(b8 yes) {
     i64 all = -(i64)yes;
@@ -177,6 +180,12 @@ template <class From> struct Cast<bf16, From> {
 template <class From> struct Cast<f16, From> {
     static inline __attribute__((always_inline)) f16 of(From x) { return to_f16((f32)x); }
 };
+// A choice: GCC makes no vector code of a conversion of a comparison's result.
+#define BJ_OF_BOOL(T) \
+    template <> struct Cast<T, b8> { static inline __attribute__((always_inline)) T of(b8 x) { return x ? (T)1 : (T)0; } };
+BJ_OF_BOOL(f32) BJ_OF_BOOL(f64) BJ_OF_BOOL(i32) BJ_OF_BOOL(i64)
+template <> struct Cast<bf16, b8> { static inline __attribute__((always_inline)) bf16 of(b8 x) { return to_bf16(x ? 1.0f : 0.0f); } };
+template <> struct Cast<f16, b8> { static inline __attribute__((always_inline)) f16 of(b8 x) { return to_f16(x ? 1.0f : 0.0f); } };
 #define BJ_WHOLE(T, F) \
     template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return (T)x ^ (T)hidden_zero; } };
 BJ_WHOLE(i32, f32) BJ_WHOLE(i64, f32) BJ_WHOLE(i32, f64) BJ_WHOLE(i64, f64)
