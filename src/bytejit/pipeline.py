@@ -240,7 +240,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     work = Work(inputs, found.body, env, found.outputs, found.only_looked_at)
     name = f"entry_{identifier(code.co_name)}"
     entry = compile_entry(params, found.guards, work, on_dead=function.forget_when_dead(point), name=name)
-    entry.by_value, entry.leaves, entry.for_all = found.by_value, found.leaves, isinstance(found.cause, Differs)
+    entry.by_value, entry.leaves, entry.rank = found.by_value, found.leaves, int(isinstance(found.cause, Differs))
     if found.graph is not None:
         scope = entry.run.__globals__  # no reference to the entry: nothing may keep it alive
         places = [i for i, s in enumerate(found.inputs) if type(s) is Drawn]

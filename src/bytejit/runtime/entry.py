@@ -66,20 +66,16 @@ class Entry:
     text: str = ""  # of its source
     negative: ClassVar[bool] = False  # whether it only passes calls for which there is nothing to compile: tried last
 
-    for_all: bool  # whether it breaks the graph where a value is needed that differs in each call: tried after the others
+    # entries of a lower one are tried first: 1 of one that breaks the graph where a value is needed that differs in each call
+    rank: int
 
     runs: int | None  # in how many calls it has fit, up to 2, where that is counted
 
-    __slots__ = ("run", "leaves", "modules", "by_value", "for_all", "runs", "__weakref__")
+    __slots__ = ("run", "leaves", "modules", "by_value", "rank", "runs", "__weakref__")
 
     def __init__(self, run: Callable[..., Any], leaves: tuple[Kind, ...] = (), by_value: bool = False) -> None:
         self.run, self.leaves, self.by_value, self.modules = run, leaves, by_value, ()
-        self.runs, self.for_all = None, False
-
-    @property
-    def rank(self) -> int:
-        """Entries of a lower rank are tried first."""
-        return 2 if self.negative else int(self.for_all)
+        self.runs, self.rank = None, 2 if self.negative else 0
 
     def __call__(self, *args: Any) -> Any:
         return self.run(*args)
@@ -95,15 +91,17 @@ class Entry:
     def count_runs(self, counted: Callable[[], None]) -> None:
         """Count from now on whether it fits in more than one call. Costs 100 ns a call, until it does; then calls `counted`.
 
-        An entry that leaves other ambient state goes on counting: an interrupt in `counted` would lose its exit."""
+        An entry that leaves other ambient state is not counted: an interrupt behind it would lose the exit that belongs to it."""
         run, own = self.run, weakref.ref(self)
+        if self.leaves:
+            return
         self.runs = 0
 
         def counting(*args: Any) -> Any:
             left = run(*args)
             if left is not MISS and (entry := own()) is not None and entry.runs is not None and entry.run is counting:
                 entry.runs += 1
-                if entry.runs > 1 and not entry.leaves:
+                if entry.runs > 1:
                     entry.run = run
                     counted()
             return left
