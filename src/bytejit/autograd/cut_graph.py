@@ -19,7 +19,7 @@ from torch import fx
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.outputs import versions_of
 from bytejit.common.ambient import preserved
-from bytejit.common.gradients import gradients, leaf_gradients
+from bytejit.common.gradients import gradients, leaf_gradients, refused
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.light_dataclass import light_dataclass
@@ -214,6 +214,8 @@ def part_of(
         if n.op != "placeholder":
             if not isinstance(n.meta.get("val"), torch.Tensor):
                 raise CannotNormalise("an output that needs a gradient is computed from another, and no tensor between them")
+            if n.meta["val"].requires_grad and refused(n.meta["val"]):
+                raise CannotNormalise("a view that autograd refuses to use is taken from one part to another")
             made.meta["autograd"] = (n.meta["val"].requires_grad, n.meta["val"].is_leaf)
         if n in grown:
             made.meta["autograd"] = (True, False)
