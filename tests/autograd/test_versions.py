@@ -406,3 +406,43 @@ def test_a_view_that_must_not_be_used(name: str, capfd: pytest.CaptureFixture) -
             g(torch.arange(6.0, requires_grad=True))
         said.append(str(error.value))
     assert said[0] == said[1] and "fault" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("of", ["data", "a part of data", "detach"])
+def test_writes_into_what_counts_apart(of: str, backend: str) -> None:
+    """`.data` of a saved result is written behind the graph: eager does not notice, as it does of `.detach()`"""
+
+    def f(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (w * 1).softmax(-1)
+        return {"data": lambda: y.data, "a part of data": lambda: y.data[0], "detach": lambda: y.detach()}[of](), y
+
+    found = []
+    for g in (f, bytejit.compile(f, backend=backend)):
+        w = torch.ones(2, 3, requires_grad=True)
+        v, y = g(w)
+        v.add_(1)
+        try:
+            found.append((v._version, y._version, torch.autograd.grad(y.sum(), w)[0].tolist()))
+        except RuntimeError as e:
+            found.append((v._version, y._version, str(e)[:60]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_pieces_of_what_is_written(backend: str) -> None:
+    """A piece that autograd refuses since is returned, beside what is computed of another"""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        piece = x.chunk(2)[0]
+        x.sub_(w.sum())
+        return piece, x.chunk(2)[0], x, piece.detach()
+
+    found = []
+    for g in (f, bytejit.compile(f, backend=backend)):
+        w = torch.ones(2, requires_grad=True)
+        piece, *rest = g(torch.ones(4, 2, requires_grad=True) * 1, w)
+        with pytest.raises(RuntimeError, match="is a view"):
+            piece.is_leaf  # noqa: B018
+        found.append(([x.detach() for x in rest], torch.autograd.grad(rest[1].sum(), w)))
+    torch.testing.assert_close(found[1], found[0])

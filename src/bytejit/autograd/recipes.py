@@ -45,9 +45,11 @@ class JointView:
 
 @light_dataclass(frozen=True)
 class Apart:
-    """Result `index`. It shares memory with another, but autograd does not see it as a view."""
+    """Result `index`. It shares memory with another, but autograd does not see it as a view of that. made: the forward graph
+    has made it so."""
 
     index: int
+    made: bool = False
 
 
 @light_dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Results:
         if x.requires_grad and not of.requires_grad:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")
         if not x._is_view() or counts_apart(x, of) or x._base is not of and not x.requires_grad:
-            return self.other(result)  # not a view of it for autograd: the forward graph has made it apart
+            return Apart(self.other(result).index, made=True)
         like = self.other(replace(result, kind=None) if isinstance(result, Alias) else result).index
         if x.requires_grad != of.requires_grad:
             return Apart(like)

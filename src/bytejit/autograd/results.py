@@ -9,7 +9,7 @@ import torch
 
 from bytejit.common.gradients import CREATION, made_as
 
-from .recipes import Given, JointView, Made, MadeLeaf, Recipe
+from .recipes import Apart, Given, JointView, Made, MadeLeaf, Recipe
 
 
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
@@ -17,7 +17,7 @@ def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
     if isinstance(recipe, JointView):
         return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed, recipe.kind)
     index = recipe.index
-    if isinstance(recipe, Made):
+    if isinstance(recipe, Made) or isinstance(recipe, Apart) and recipe.made:
         return lambda made, inputs: made[index]
     if isinstance(recipe, Given):
         return lambda made, inputs: inputs[index]

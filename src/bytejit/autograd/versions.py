@@ -15,6 +15,7 @@ from dataclasses import field
 
 import torch
 
+from bytejit.codegen.aten.outputs import counts_apart
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake
@@ -104,6 +105,11 @@ def _error(row: tuple | None) -> RuntimeError | None:
     return None if row is None or t is None or t._version == row[1] else changed_since(t, row[1])
 
 
+def _counted_with(x: Fake, of_store: tuple[list[int], list[int]], flat: Sequence) -> tuple[list[int], list[int]]:
+    """The inputs, and of the outputs those whose writes the version of a saved tensor counts: not those of `.data`."""
+    return of_store[0], [i for i in of_store[1] if not counts_apart(flat[i], x)]
+
+
 def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: Sequence, leaves: Sequence) -> Kept:
     """Returns what the autograd nodes behind `primals` hold. flat: the program's outputs; leaves: (input, its fake) of what
     needs a gradient."""
@@ -124,7 +130,7 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
             continue
         watched = [n for n in names if not n.endswith(STATISTICS) and not _hooked(node, n)]
         saved = {id(x.m.store): x for n in reversed(watched) for x in _saved(node, SAVED + n.removeprefix(RAW))}
-        found = [(by_store[s], _text_of(x)) for s, x in saved.items() if s in by_store]
+        found = [(_counted_with(x, by_store[s], flat), _text_of(x)) for s, x in saved.items() if s in by_store]
         texts = {(of, i): text for row, text in found for side, of in enumerate(("input", "output")) for i in row[side]}
         ins, outs = (tuple(sorted(i for side, i in texts if side == of)) for of in ("input", "output"))
         texts = {at: text for at, text in texts.items() if text}
