@@ -293,6 +293,8 @@ LATE = {
     "fake.meta": "torch's decompositions take long to import",
     "fake.redirected": "torch.distributed: few programs meet other processes",
     "fake.tensor": "few programs have symbolic sizes",
+    "patching": "few programs save what was compiled",
+    "pipeline": "few programs run in a notebook",
     "kernels.build_triton": "timing is off by default",
     "kernels.launch": "cffi: with the first kernel",
     "kernels.owned": "the files of another user, and locks, are seldom met",

@@ -20,8 +20,6 @@ from . import api
 from .common import caches, registry, torch_controls, torch_frames
 from .common.errors import backend_name
 from .common.options import config
-from .kernels import artifacts
-from .kernels.disk import disk_of
 from .runtime import module
 from .runtime.origins import original
 
@@ -189,6 +187,8 @@ def _saving(before: Callable) -> Callable:
     @functools.wraps(before)
     def save_cache_artifacts() -> tuple[bytes, object] | None:
         """What this process built, as bytes, and the names of its parts. None: nothing."""
+        from .kernels import artifacts
+
         data, names = artifacts.save()
         return (data, ArtifactInfo({"bytejit": names})) if names else None
 
@@ -199,6 +199,9 @@ def _loading(before: Callable) -> Callable:
     @functools.wraps(before)
     def load_cache_artifacts(serialized_artifacts: bytes) -> object:
         """Put what was saved into the cache. Artifacts of torch's own compiler go to torch. Returns: None for what is neither."""
+        from .kernels import artifacts
+        from .kernels.disk import disk_of
+
         if not serialized_artifacts.startswith(artifacts.MAGIC):
             return before(serialized_artifacts)
         options = config.current

@@ -41,7 +41,6 @@ from bytejit.runtime.verification import verify
 from bytejit.tools import inspection
 from bytejit.tools.accuracy import check_region
 from bytejit.tools.advice import advice
-from bytejit.tools.cell import cell
 from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.open_values import Differs
@@ -60,8 +59,14 @@ def compile_function(fn: types.FunctionType, settings: Settings) -> types.Functi
     """A new function with the rewritten code of `fn` and all else of it shared. A code that cannot be rewritten: `fn`."""
     made = functions.compile_function(fn, settings, compile_site)
     if made is not fn:
-        made.__dict__["_repr_html_"] = functools.partial(cell, made.__dict__[functions.HANDLE])  # notebooks ask for it
+        made.__dict__["_repr_html_"] = functools.partial(_cell, made.__dict__[functions.HANDLE])  # notebooks ask for it
     return made
+
+
+def _cell(handle: functions.Handle, *called_on: object) -> str:
+    from bytejit.tools.cell import cell
+
+    return cell(handle, *called_on)
 
 
 # ---- a site's miss ---------------------------------------------------------------------------------------------------

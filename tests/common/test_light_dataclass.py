@@ -107,3 +107,53 @@ def test_pickled_and_within_itself() -> None:
     held: list = []
     held.append(Kept(1, held))
     assert repr(held) == "[Kept(x=1, inner=[...])]"
+
+
+@KINDS
+@pytest.mark.parametrize("slots", (False, True))
+def test_initialisers(make: Callable, slots: bool) -> None:
+    """With defaults, factories, names only, and what is set afterwards; of a class below; errors with the class's name."""
+
+    @make(frozen=True, slots=slots)
+    class Above:
+        x: int
+        made: list = field(default_factory=list)
+        same: list = field(default=None)  # type: ignore[assignment]
+        late: int = field(init=False, default=4)
+        fresh: dict = field(init=False, default_factory=dict)
+        named: int = field(kw_only=True, default=7)
+
+        def __post_init__(self) -> None:
+            self.made.append(self.x)
+
+    @make(frozen=True, slots=slots)
+    class Below(Above):
+        y: int = 2
+
+    class Plain(Above):
+        def __init__(self, x: int) -> None:
+            Above.__init__(self, x + 1)
+
+    given: list = [0]
+    a = Below(1, given, y=3)
+    assert (a.x, a.made, a.same, a.late, a.fresh, a.named, a.y) == (1, [0, 1], None, 4, {}, 7, 3) and a.made is given
+    assert Above(1).made == [1] == Above(1).made and Above(1).fresh is not Above(1).fresh
+    assert Plain(1).x == 2 and replace(Above(1, named=3), x=2).named == 3
+    for wrong, text in (((), "Above.__init__.. missing 1 required"), ((1, 2, 3, 4), "Above.__init__.. takes")):
+        with pytest.raises(TypeError, match=text):
+            Above(*wrong)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'late'"):
+        Above(1, late=3)
+    assert Above.__init__.__module__ == __name__ or make is dataclass
+
+
+def test_an_initialiser_is_compiled_once() -> None:
+    @light_dataclass(frozen=True)
+    class Seldom:
+        x: int
+
+    first = Seldom.__init__
+    Seldom(1)
+    assert Seldom.__init__ is not first and (made := Seldom.__init__) is not None
+    Seldom(2)
+    assert Seldom.__init__ is made

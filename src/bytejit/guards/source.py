@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
+from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.plain_types import PLAIN_TYPES
 
 from .references import SourcePrinter
@@ -86,7 +87,7 @@ def _typed(value: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def source(cls: type[T]) -> type[T]:
-    return dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+    return light_dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
 
 
 class Step(Source):
