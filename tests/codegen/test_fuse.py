@@ -15,6 +15,7 @@ from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.dependencies import Dependencies, Order
 from bytejit.codegen.loops.passes.fuse import Merger, fuse
+from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, points, work
 from bytejit.codegen.loops.text import parse, text
 
@@ -334,3 +335,31 @@ kernel k1 [a1:64] ops exp mul
 output b1[64:1@0]
 """
     )
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_channels_are_not_divided_into_groups(affine: bool, backward: bool) -> None:
+    """With channels innermost, kernels over whole images run along all channels, not along those of one group."""
+    x, mean, std = (
+        torch.randn(2, 320, 14, 14).contiguous(memory_format=torch.channels_last),
+        torch.randn(2, 32),
+        torch.rand(2, 32),
+    )
+
+    def norm(x: torch.Tensor, *w: torch.Tensor) -> torch.Tensor:
+        return F.silu(F.group_norm(x, 32, *w))
+
+    def gradient(x: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scale = w[0] if w else None
+        found = torch.ops.aten.native_group_norm_backward(x.sin(), x, mean, std, scale, 2, 320, 196, 32, [True, affine, affine])
+        return found if affine else found[:1]
+
+    args = (x, mean, std + 0.5) if backward else (x,)
+    plan = same(gradient if backward else norm, *args, *([torch.randn(320)] if affine else []), rtol=1e-3, atol=1e-3)[2]
+    large = [s.kernel for s in plan.steps if isinstance(s, Call) and max(map(points, every_space(s.kernel))) > 10000]
+    assert large and not any(a.size == 10 for k in large for space in every_space(k) for a in space)
+
+
+def every_space(k: Kernel) -> list[tuple]:
+    return [(*k.axes, *p.axes) for p in k.nests]

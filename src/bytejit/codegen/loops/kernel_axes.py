@@ -199,5 +199,5 @@ def column_axis(k: Kernel) -> str | None:
                 total[a.name] = total.get(a.name, 0) + times * score[a.name]
             inner += times * max(score[a.name] for a in p.axes)
     sizes = {a.name: points([a]) for a in k.axes}
-    good = [n for n, s in total.items() if s > max(0, inner) and sizes[n] >= 8]
+    good = [n for n, s in total.items() if s > max(0, inner) and sizes[n] >= 4]
     return max(good, key=lambda n: total[n]) if good else None

@@ -28,7 +28,7 @@ from bytejit.codegen.passes import Pass
 from . import fuse_kernels
 from .dead_steps import drop_dead
 from .dependencies import Dependencies
-from .inline import inline, leaves_rows, turned_axis
+from .inline import inline, leaves_rows, repeats, turned_axis
 from .side_by_side import side_by_side
 from .split import split_axes
 
@@ -191,7 +191,7 @@ class Merger:
         """Whether two kernels run along axes that do not go together, on a CPU."""
         if not fuse_kernels.flexible(second) and turned_axis(first, self.buffers) is not None:
             return True
-        return leaves_rows(first, [second], self.buffers)
+        return leaves_rows(first, [second], self.buffers) or repeats(first, [second])
 
     def nearest(self, steps: list[int], step: int) -> list[int]:
         """The steps, in order, that are close to a given one."""

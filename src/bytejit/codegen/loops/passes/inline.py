@@ -79,7 +79,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
             apart = not launches and (turns(new, near, loops.buffers, readers) or leaves_rows(new, near, loops.buffers, readers))
             again = launches and cheap_at_any_point(new, store) or cheaper_than_memory(new, store, near, loops.buffers, launches)
             good = again or not apart and worth_inlining(new, store, near, loops.buffers)
-            if good and makes_checks(near, store, sizes):
+            if good and makes_checks(near, store, sizes) and (launches or not repeats(new, near)):
                 inlined[store.buffer] = new, store
                 continue
         steps.append(new)
@@ -241,6 +241,19 @@ def leaves_rows(
     if not dims or any(inner in axes_below(v) for e in fetched for v in ix.values_in(e.attr)):
         return False
     return not all(runs_along(reader, store.buffer, dims[0], buffers, of) for reader in readers)
+
+
+def repeats(k: Kernel, readers: list[Kernel]) -> bool:
+    """Whether a kernel repeats elements of a smaller buffer, as the numbers of groups for their channels, for readers with many
+    times more points. Left apart it costs little, and the axis of channels in the readers is not divided into groups."""
+    if not flexible(k) or len(k.nests[0].stores) != 1:
+        return False
+    store, most = k.nests[0].stores[0], FEWER * points(k.axes)
+    if any(points((*r.axes, *max((p.axes for p in r.nests), key=points))) < most for r in readers):
+        return False
+    found = loads((store.value,))
+    divided = any(type(atom) is ix.Div for e in found for c in e.attr for atom in ix.atoms(c))
+    return divided or bool(found) and not set().union(*map(ix.variables, store.coords)) <= axes_below(store.value)
 
 
 def runs_along(k: Kernel, buffer: str, dim: int, buffers: dict[str, Buffer], of: Mapping[str, list[Kernel]]) -> bool:

@@ -17,6 +17,7 @@ from bytejit.common.dtypes import FLOATS, acc_dtype
 from bytejit.common.spec import wrap_dim
 
 from .composite import F
+from .group_norm import of_channels
 from .reduce import copied, count, kept, number, row
 
 Reading = Callable[[tuple], F]
@@ -152,7 +153,9 @@ def group_norm_backward(
     up, n = reading(ctx, g, acc), len(x.shape)
 
     def of_group(v: Value, c: tuple) -> F:
-        return F(ctx, ctx.read(v, (c[0], ix.floordiv(c[1], each, ctx.sizes)), acc))
+        return F(ctx, ctx.read(v, c[:2], acc))
+
+    mean, rstd = (of_channels(ctx, v, C, each) for v in (mean, rstd))
 
     def normal(c: tuple) -> F:
         return (F(ctx, ctx.read(x, c, acc)) - of_group(mean, c)) * of_group(rstd, c)
@@ -173,7 +176,8 @@ def group_norm_backward(
 
     first = None
     if mask[0] and ctx.used(0):
-        a, b, points = of_groups(plain), of_groups(weighted), HxW * each
+        a, b = (of_channels(ctx, of_groups(v), C, each) for v in (plain, weighted))
+        points = HxW * each
 
         def element(c: tuple) -> Expr:
             scaled = up(c) if weight is None else up(c) * F(ctx, ctx.read(weight, (c[1],), acc))

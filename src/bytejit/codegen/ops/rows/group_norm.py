@@ -15,6 +15,12 @@ from .composite import F
 from .reduce import copied, count, moments, number, row
 
 
+def of_channels(ctx: Lowering, v: Value, channels: Any, each: Any) -> Value:
+    """Numbers of groups of `each` channels as numbers of their channels."""
+    shape = (v.shape[0], channels)
+    return ctx.pointwise(shape, v.dtype, lambda c: ctx.read(v, (c[0], ix.floordiv(c[1], each, ctx.sizes))))
+
+
 def moments_of_groups(ctx: Lowering, x: Value, groups: Any, each: Any, acc: str) -> tuple[Value, Value]:
     """`moments` of groups of `each` channels."""
     split = ctx.view(x, (x.shape[0], groups, each, *x.shape[2:]), lambda c: (c[0], c[1] * each + c[2], *c[3:]))
@@ -33,9 +39,10 @@ def moments_by_channel(ctx: Lowering, x: Value, groups: Any, each: Any, acc: str
 
     n, sums = number(count(x, rest) * each), total(None)
     avg = ctx.pointwise(sums.shape, acc, lambda c: (F(ctx, ctx.read(sums, c)) / n).e)
+    near = of_channels(ctx, avg, x.shape[1], each)
 
     def squared(c: tuple) -> Expr:
-        d = F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, (c[0], ix.floordiv(c[1], each, ctx.sizes))))
+        d = F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(near, c[:2]))
         return (d * d).e
 
     return avg, total(squared)
