@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import traceback
 import warnings
 from pathlib import Path
@@ -179,3 +180,92 @@ def test_a_backend_given_to_optimize_is_one():
 
     bytejit.optimize(backend)(lambda x: x + 1)(torch.ones(3))
     assert len(seen) == 1
+
+
+# ---- arguments and backends ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "settings, error, says",
+    [
+        ({"options": ["debug"]}, TypeError, "options is ['debug']: expected a mapping of option names to values"),
+        ({"options": "debug"}, TypeError, "options is 'debug': expected a mapping"),
+        ({"fullgraph": "no"}, ValueError, "fullgraph is 'no': expected bool"),
+        ({"fullgraph": None}, ValueError, "fullgraph is None: expected bool"),
+        ({"dynamic": "yes"}, ValueError, "option dynamic is 'yes': expected bool"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(settings, error, says):
+    with pytest.raises(error, match=re.escape(says)):
+        bytejit.compile(lambda x: x, **settings)
+
+
+@pytest.mark.parametrize(
+    "outputs, said",
+    [
+        ((), "not enough values to unpack (expected 2, got 0)"),
+        ((1, 2, 3), "too many values to unpack (expected 2"),  # newer Pythons say how many there are
+        (None, "cannot unpack non-iterable NoneType object"),
+    ],
+)
+def test_a_backend_whose_callable_returns_other_outputs(outputs, said):
+    def short(gm, inputs):
+        return lambda *args: outputs
+
+    c = bytejit.compile(lambda x: (x + 1, x - 1), backend=short)
+    with pytest.raises(bytejit.exc.BackendFailed) as caught:
+        c(torch.ones(3))
+    first, where, do = str(caught.value).splitlines()
+    assert f"short' made what does not return the graph's outputs: {said}" in first
+    assert where.startswith("  where  tests/test_bad_input.py:") and do.startswith("  do     return a callable")
+
+
+def test_an_error_of_unpacking_within_a_backend_is_its_own():
+    def wrong(gm, inputs):
+        def run(*args):
+            a, b = (1,)
+            return a, b
+
+        return run
+
+    with pytest.raises(ValueError, match="not enough values to unpack") as caught:
+        bytejit.compile(lambda x: (x + 1, x - 1), backend=wrong)(torch.ones(3))
+    assert type(caught.value) is ValueError and traceback.extract_tb(caught.tb)[-1].name == "run"
+
+
+def test_a_cache_that_cannot_be_used_is_said_at_the_programs_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    lines = (
+        "import torch",
+        "import bytejit",
+        f"c = bytejit.compile(lambda x: x.sin() + 1, options={{'cache_dir': {str(tmp_path / 'file')!r}}})",
+        "c(torch.ones(3))",
+        "c(torch.ones(3, 3))",
+    )
+    (tmp_path / "program.py").write_text("\n".join(lines))
+    done = run_forked("program.py", cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr.count("RuntimeWarning") == 1, done.stderr
+    assert re.search(r"program\.py:[34]: RuntimeWarning: bytejit: kernel cache ", done.stderr), done.stderr
+    assert "Set BYTEJIT_CACHE_DIR to a folder of yours" in done.stderr and "threading.py" not in done.stderr
+
+
+def test_a_warning_of_a_thread_waits_for_the_program():
+    thread = threading.Thread(target=caches.warn_once, args=("odd", "from a thread of ours"))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        thread.start()
+        thread.join()
+        assert not found and caches.UNSAID == ["from a thread of ours"]
+        caches.say_unsaid()
+    assert [(str(w.message), Path(w.filename).name) for w in found] == [("from a thread of ours", "test_bad_input.py")]
+    assert not caches.UNSAID
+
+
+def test_the_recompile_limit_names_its_option():
+    def f(x, n):
+        return x * hash(n)
+
+    c = bytejit.compile(f, backend="eager", dynamic=False)
+    with pytest.warns(
+        RuntimeWarning, match=r"f .*compiled 8 times; .*option recompile_limit.*; what kept changing: n was 7, is 8"
+    ):
+        for n in range(10):
+            c(torch.ones(2), n)

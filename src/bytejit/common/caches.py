@@ -14,6 +14,7 @@ COMPILERS  owner: kernels.build       size: one entry a compiler looked for    c
 MEMORY     owner: kernels.disk        size: the entries of each unusable cache folder   cleared: never
 DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
 WARNED     owner: kernels             size: one entry a distinct warning       cleared: reset()
+UNSAID     owner: warn_once           size: one entry a warning of a thread of ours  cleared: say_unsaid()
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 from .special_cases import NOT_THE_USERS
 
 PACKAGE = __name__.partition(".")[0]
-PACKAGES = (PACKAGE, "torch")  # whose lines are none of the program's
+PACKAGES = (PACKAGE, "torch", "threading")  # whose lines are none of the program's
 LIBRARIES: dict[str, dict[str, Callable]] = {}
 BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
@@ -43,6 +44,7 @@ COMPILERS: dict[str, object] = {}
 MEMORY: dict[str, dict[str, bytes]] = {}
 DISKS: dict[tuple[str, int], object] = {}
 WARNED: set[str] = set()
+UNSAID: list[str] = []
 
 
 def clear() -> None:
@@ -57,22 +59,38 @@ def clear() -> None:
 
 
 def warn_once(key: str, message: str) -> None:
-    """A RuntimeWarning at the program's line, the first time that `key` is seen."""
-    import warnings
-
+    """A RuntimeWarning at the program's line, the first time that `key` is seen. In a thread of ours, which has no such line, it
+    waits for `say_unsaid`."""
     if key not in WARNED:
         WARNED.add(key)
-        warnings.warn(message, RuntimeWarning, stacklevel=_level())
+        _warn(message)
+
+
+def say_unsaid() -> None:
+    """Give the warnings of threads that the caller has waited for."""
+    waiting, UNSAID[:] = UNSAID[:], []
+    for message in waiting:
+        _warn(message)
+
+
+def _warn(message: str) -> None:
+    import warnings
+
+    if level := _level():
+        warnings.warn(message, RuntimeWarning, stacklevel=level)
+    else:
+        UNSAID.append(message)
 
 
 def _level() -> int:
-    """Returns how far above the caller the program's line is, as `warnings` counts: without the frames of importing."""
+    """Returns how far above the caller the program's line is, as `warnings` counts: without the frames of importing. 0: it has
+    none."""
     level = 1
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and _is_none_of_the_programs(frame):
         level += not _imports(frame)
         frame = frame.f_back
-    return level
+    return level if frame is not None else 0
 
 
 def _is_none_of_the_programs(frame: types.FrameType) -> bool:

@@ -64,8 +64,12 @@ class CannotRewrite(BytejitError):
         self.reason = reason
 
 
+RETURN = "return a callable that takes the graph's inputs and returns its outputs as a tuple, as the graph itself does"
+
+
 class BackendFailed(BytejitError):
-    """A backend returned something that cannot be called. Errors of a backend itself are raised unchanged, with a note."""
+    """A backend returned something that cannot be called, or that does not return the graph's outputs. Errors of a backend itself
+    are raised unchanged, with a note."""
 
     __module__ = "bytejit.exc"
 
@@ -74,7 +78,7 @@ class BackendFailed(BytejitError):
         self.backend, self.what, self.where = backend, what, where
 
     def __str__(self) -> str:
-        place = f"\n  where  {self.where}" if self.where is not None else ""
+        place = f"\n  where  {self.where}\n  do     {RETURN}" if self.where is not None else ""
         return f"backend {self.backend!r} {self.what}{place}"
 
 

@@ -292,7 +292,11 @@ class Settings:
         mode: str | None,
         options: Mapping[str, object] | None,
     ) -> Settings:
-        """Checked settings of a call. Raises: ValueError for unknown options, modes or values that do not fit."""
+        """Checked settings of a call. Raises: ValueError for unknown options, modes or values that do not fit; TypeError."""
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options is {options!r:.60}: expected a mapping of option names to values")
+        if not isinstance(nopython, (bool, int)):
+            raise ValueError(f"fullgraph is {nopython!r:.60}: expected bool")
         changes = torch_options.told(options or {}, FIELDS)
         if mode is not None:
             tuned = "mode" in changes and "mode" not in (options or {})  # max_autotune among torch's options

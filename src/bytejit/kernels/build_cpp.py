@@ -85,6 +85,7 @@ def build(units: Sequence[str], options: Options) -> Built:
             while thread.is_alive():
                 poll()
                 thread.join(POLL)
+    caches.say_unsaid()
     disk = disk_of(options.cache_path, options.cache_mb)
     compiler = find_compiler(disk, options.cxx)
     keys = [unit_key(text, compiler) for text in units]

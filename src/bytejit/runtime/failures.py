@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import interrupts, logs, registry, special_cases
-from bytejit.common.errors import BadSetting, DeviceFault, Unsupported, note_place
+from bytejit.common.errors import BackendFailed, BadSetting, DeviceFault, Unsupported, backend_name, note_place
 from bytejit.common.graph_info import Report
 from bytejit.common.options import Options
 
@@ -94,9 +94,18 @@ def exit_of_failed_graph(
         if report is not None and report.writes_early and isinstance(error, torch.OutOfMemoryError):
             raise error
         owner = owner_of(error)
+        if not own_backend and _is_of_unpacking(error):
+            name = backend_name(function.settings.backend)
+            raise BackendFailed(name, f"made what does not return the graph's outputs: {error}", function.where) from None
         if runs_once and owner in (CALLED, PROGRAM) or not own_backend and owner in (PROGRAM, BYTEJIT):
             raise error if own_backend or owner == CALLED else note_place(error, doing, function.where)
         registry.count("fallbacks", f"a graph raised {type(error).__name__} in {function.where.function}")
         return own_exit(point, flat)
 
     return failed
+
+
+def _is_of_unpacking(error: Exception) -> bool:
+    """Whether it was raised where an entry takes the outputs of its graph."""
+    trace = error.__traceback__
+    return isinstance(error, (TypeError, ValueError)) and trace is not None and trace.tb_next is None and "unpack" in str(error)

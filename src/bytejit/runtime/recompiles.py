@@ -158,5 +158,5 @@ class Recompiles:
         logs.warn_once(
             f"limit {where.short} {state.point.id}",
             f"{where.function} ({where.short}): compiled {times} times; what fits none of these runs in the original code "
-            f"from now on; what kept changing: {reason}",
+            f"from now on (more compiles: option recompile_limit); what kept changing: {reason}",
         )
