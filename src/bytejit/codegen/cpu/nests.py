@@ -19,6 +19,7 @@ from .reductions import NestState, Reductions, narrow
 
 ZEROS = 32768  # bytes of the array of zeros in kernels/prelude/base.h
 CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # the dtypes that `bj::choose` takes
+TILES = 8  # operands of which a tile is turned, at most: each takes up to 8 KB of the stack
 CHUNK = 1024  # elements: the operands of ops that have an `Op.far` are tested for so many at a time; they stay in the L1 cache
 
 
@@ -75,6 +76,8 @@ class NestPrinter(Reductions):
                 f"for (i64 {axis}_tile = {'begin' if axis == cut else 0}; {axis}_tile < {self.high(axis, cut)}; "
                 f"{axis}_tile += {size})"
             )
+        if tiles:
+            self.turned_tiles(n, cut)
         for depth, axis in enumerate(n.names, 1):
             low, high = ("begin" if axis == cut else "0"), self.high(axis, cut)
             if axis in tiles:
@@ -97,6 +100,25 @@ class NestPrinter(Reductions):
             t.close()
         for r in n.p.reduces:
             self.finish(r, n)
+
+    def turned_tiles(self, n: NestState, cut: str | None) -> None:
+        """Turn a tile of each operand that lies along the outer axis, so that the inner loop reads neighbours."""
+        (outer, size), (inner, _) = n.sched.tile
+        for e in (x.expr for x in n.placed if x.expr.kind == "load" and x.expr.mask is None and x.expr.name not in self.locals):
+            at = ix.index(e.attr[0])
+            step = at.coefficient(inner)
+            plain = not at.within_atoms(outer) and not at.within_atoms(inner) and next(ix.values_in(e.attr), None) is None
+            if not plain or at.coefficient(outer) != 1 or not isinstance(step, int) or abs(step) < 2:
+                continue
+            if len(self.expr.rows) == TILES:
+                return
+            name, self.counter = f"r{self.counter}", self.counter + 1
+            first = self.element(e.name, at - ix.var(outer) - ix.var(inner) * step)
+            ends = [f"{self.least(f'{a}_tile + {size}', self.high(a, cut))} - {a}_tile" for a in (outer, inner)]
+            self.text.add(f"alignas(64) {e.dtype} {name}[{size * size}];")
+            place = f"&{first} + {outer}_tile + {step}LL * {inner}_tile"
+            self.text.add(f"bj::turn<{e.dtype}>({place}, {step}, {', '.join(ends)}, {name});")
+            self.expr.rows[id(e)] = f"{name}[({outer} - {outer}_tile) * {size} + {inner} - {inner}_tile]"
 
     def high(self, axis: str, cut: str | None) -> str:
         return "end" if axis == cut else self.index(self.sizes[axis])

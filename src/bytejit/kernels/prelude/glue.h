@@ -2,6 +2,7 @@
 // runtime that torch has loaded already (a second runtime in the process would fight over the cores).
 #pragma once
 #include "integer.h"
+#include "turn.h"
 
 extern "C" {
 typedef struct _object PyObject;
