@@ -78,3 +78,32 @@ def test_sizes_that_change(value: Callable) -> None:
         return F.pad(value(x, i), (1, 1, 2, 1))
 
     agree(padded, args_of, (("s0", "s1"), ("s0", "s1")), [(600, 700), (9, 4), (50, 80)])
+
+
+def following(i: torch.Tensor, pad: int) -> torch.Tensor:
+    return F.pad(i, (0, 1), value=pad)[1:]
+
+
+NEXT: dict[str, Callable] = {
+    "loss of the next tokens": lambda x, i: F.cross_entropy(x, following(i, -100), ignore_index=-100),
+    "smoothed": lambda x, i: F.cross_entropy(x, following(i, -100), ignore_index=-100, label_smoothing=0.1),
+    "sum": lambda x, i: torch.where(following(i, 0) == 0, 0.0, x[0][following(i, 0)]).sum(),
+    "largest": lambda x, i: torch.where(following(i, 0) == 0, -9.0, x[0][following(i, 0)]).max(),
+    "product": lambda x, i: torch.where(following(i, 0) == 0, 1.0, x[0][following(i, 0)]).prod(),
+    "from the end": lambda x, i: torch.where(following(i, 0) == 0, 0.0, x[0][following(i, 0) - 9]).sum(),
+    "concatenated": lambda x, i: (lambda j: torch.where(j == 0, 0.0, x[0][j]).sum())(torch.cat([i[1:], i.new_zeros(1)])),
+    "previous": lambda x, i: (lambda j: torch.where(j < 0, 0.0, x[0][j.clamp(min=0)]).sum())(F.pad(i, (2, 0), value=-1)[:-2]),
+    "quotient": lambda x, i: (lambda j: torch.where(j == 0, 0, 100 // torch.where(j == 0, 1, j)).sum())(following(i, 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+@pytest.mark.parametrize("name", NEXT)
+def test_padded_indices_in_lanes(name: str, kind: torch.dtype, dtype: torch.dtype) -> None:
+    """Sums in lanes over rows at padded indices, whose pads are left out: no check fails that no element fails"""
+    if "loss" in name or name == "smoothed":
+        kind = torch.int64
+    for n in (64, 128, 200):
+        x, i = (torch.arange(n * 9).view(n, 9) % 23).to(dtype).sin(), (torch.arange(n) * 7 % 9).to(kind)
+        both(NEXT[name], x, i, triton=False)

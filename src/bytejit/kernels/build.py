@@ -16,6 +16,7 @@ from pathlib import Path
 from bytejit.common import caches
 from bytejit.common.errors import BadSetting, BytejitError
 from bytejit.common.light_dataclass import light_dataclass
+from bytejit.common.pragmas import FAULTS_IN_LANES
 from bytejit.common.registry import count
 
 from .disk import Disk
@@ -87,6 +88,14 @@ class Compiler:
         # GCC 13 puts conditions of neighbouring elements side by side as 1, and reads them as masks: an index out of range of a
         # row of three passed its check. 12 and 14 do not
         return (*common, *own, *(("-fno-tree-slp-vectorize",) if self.major == 13 else ()))
+
+    def flags_of(self, text: str) -> tuple[str, ...]:
+        """Flags of one unit.
+
+        A loop in lanes that records faults is compiled without threaded jumps: of a path on which no index is out of range (the
+        pad of `x[pad(i)]`) GCC 12 for AVX-512 makes a masked operation, and ORs bits of other values into the fault.
+        """
+        return (*self.flags, "-fno-thread-jumps") if self.gcc and FAULTS_IN_LANES in text else self.flags
 
     @property
     def major(self) -> int:
