@@ -189,13 +189,18 @@ def test_a_backend_given_to_optimize_is_one():
         ({"options": ["debug"]}, TypeError, "options is ['debug']: expected a mapping of option names to values"),
         ({"options": "debug"}, TypeError, "options is 'debug': expected a mapping"),
         ({"fullgraph": "no"}, ValueError, "fullgraph is 'no': expected bool"),
-        ({"fullgraph": None}, ValueError, "fullgraph is None: expected bool"),
         ({"dynamic": "yes"}, ValueError, "option dynamic is 'yes': expected bool"),
     ],
 )
 def test_arguments_of_another_type_are_refused(settings, error, says):
     with pytest.raises(error, match=re.escape(says)):
         bytejit.compile(lambda x: x, **settings)
+
+
+@pytest.mark.parametrize("fullgraph", [None, False, 0, True, 1])
+def test_fullgraph_is_a_truth(fullgraph):
+    c = bytejit.compile(lambda x: x + 1, fullgraph=fullgraph, backend="eager")
+    assert torch.equal(c(torch.ones(3)), torch.full((3,), 2.0))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def old(text, level=2):
     warnings.warn(text, DeprecationWarning, stacklevel=level)
 
 
-@program(F(4), Turn(0, 1, 2, 3, 4, 30), calls=7, graphs=1, drive=shown)
+@program(F(4), Turn(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 30, 30), calls=13, graphs=1, drive=shown)
 def test_warnings_of_one_graph():
     """Texts, classes and objects, over several lines, in loops, in callees, so many levels up"""
 

@@ -295,7 +295,7 @@ class Settings:
         """Checked settings of a call. Raises: ValueError for unknown options, modes or values that do not fit; TypeError."""
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"options is {options!r:.60}: expected a mapping of option names to values")
-        if not isinstance(nopython, (bool, int)):
+        if not isinstance(nopython, (bool, int, type(None))):
             raise ValueError(f"fullgraph is {nopython!r:.60}: expected bool")
         changes = torch_options.told(options or {}, FIELDS)
         if mode is not None:
