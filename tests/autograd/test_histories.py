@@ -231,3 +231,33 @@ def test_gradients_of_returned_views(name: str, backend: str) -> None:
         sum(t.sum() for t in outs).backward()
         found.append((grads, [g for _, g in sorted(seen, key=lambda s: s[0])], [t.grad for t in outs], x.grad))
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_pass_that_ends_at_a_result_of_an_earlier_region(backend: str, keep: bool) -> None:
+    """A graph break, or a write that torch makes, is between: each of the two results leads to another input"""
+
+    def broken(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = x.exp(), w.sin()
+        print(end="")
+        return a, b, b.exp() + a.sum()
+
+    def written(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = x.clone(), w.sin()
+        c = b @ b.transpose(0, 1)
+        with torch.no_grad():
+            a.sub_(c.sum())
+        x.copy_(x * 2)
+        return a, b, c
+
+    for f in (broken, written):
+        for ends in ((1,), (0,), (0, 1)):
+            found = []
+            for g in (f, bytejit.compile(f, backend=backend)):
+                x, w = torch.arange(8.0).view(2, 4).div(8).requires_grad_(), torch.ones(2, 4, requires_grad=True)
+                outs = g(x * 1, w)
+                asked = [outs[i] for i in ends]
+                passes = [True, True, False] if keep else [False]
+                found.append([torch.autograd.grad(outs[2].sum(), asked, retain_graph=k, allow_unused=True) for k in passes])
+            torch.testing.assert_close(found[1], found[0])

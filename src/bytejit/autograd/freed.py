@@ -135,12 +135,13 @@ def is_for_all(ctx: FunctionCtx, edges: Sequence[int]) -> bool:
 
 
 def _leads_on(node: torch.autograd.graph.Node, place: int) -> bool:
-    """Whether a pass that runs through a node comes to something that it is for from one of the node's results."""
+    """Whether a pass that runs through a node comes to something that it is for from one of the node's results. A pass that goes
+    on from none of them is for a result itself (`torch.autograd.grad(loss, result)`); torch does not say for which."""
     if not is_parted(node, place):
         return True
     freed = node.program.freed  # type: ignore[attr-defined]
     behind = [edge for i, edge in zip(freed.inputs, node.next_functions) if freed.reach[place] >> i & 1]
-    return any(map(comes_to, behind))
+    return any(map(comes_to, behind)) or not any(map(comes_to, node.next_functions))
 
 
 def is_parted(node: torch.autograd.graph.Node | None, place: int) -> bool:
