@@ -72,7 +72,7 @@ def test_every_argument_of_torchs():
 
     code = "import inspect, torch; print([*inspect.signature(torch.compile).parameters])"
     names = eval(run_forked("-c", code).stdout)
-    assert not set(names) - {*inspect.signature(torch.compile).parameters} - {"shapes_spec"}
+    assert not set(names) - {*inspect.signature(torch.compile).parameters} - {"shapes_spec", "dynamic_shapes"}
     caches.clear()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
@@ -56,8 +57,9 @@ def test_one_field_none_and_one_that_equals_in_its_own_way(make: Callable) -> No
 
     nan, odd = float("nan"), Odd()
     assert None_() == None_() and hash(None_()) == hash(())
-    assert One(nan) == One(nan) and hash(One(3)) == hash((3,))
-    assert One(odd) == One(odd)  # the very object
+    assert hash(One(3)) == hash((3,))
+    if make is not dataclass or sys.version_info < (3, 13):  # newer ones do not look whether it is the very object
+        assert One(nan) == One(nan) and One(odd) == One(odd)
 
 
 @KINDS
