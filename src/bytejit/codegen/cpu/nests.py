@@ -118,7 +118,7 @@ class NestPrinter(Reductions):
             ends = [f"{self.least(f'{a}_tile + {size}', self.high(a, cut))} - {a}_tile" for a in (outer, inner)]
             self.text.add(f"alignas(64) {e.dtype} {name}[{size * size}];")
             place = f"&{first} + {outer}_tile + {step}LL * {inner}_tile"
-            self.text.add(f"bj::turn<{e.dtype}>({place}, {step}, {', '.join(ends)}, {name});")
+            self.text.add(f"bj::turn<{e.dtype}, {size}>({place}, {step}, {', '.join(ends)}, {name});")
             self.expr.rows[id(e)] = f"{name}[({outer} - {outer}_tile) * {size} + {inner} - {inner}_tile]"
 
     def high(self, axis: str, cut: str | None) -> str:

@@ -21,6 +21,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.ir import Kernel, LoopNest, Store
 from bytejit.codegen.loops.mask_values import applied
+from bytejit.codegen.loops.passes.split import accesses
 from bytejit.codegen.loops.simplify import Rewriter, axes_at, axes_below, depends_on_memory, may_raise_itself, work
 from bytejit.common.dtypes import DTYPES, FLOATS
 from bytejit.common.light_dataclass import light_dataclass
@@ -68,14 +69,12 @@ def divided_by(p: LoopNest, axis: str) -> int:
     """The period of the quotients and remainders of an axis: j // 2 is one more, and j % 2 the same, two values on. 1 where there
     are none, or where they have no short period."""
     period = 1
-    places = [c for e in walk(p.roots()) for c in (e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ())]
-    for at in (*places, *(c for s in p.stores for c in s.coords)):
-        for atom in ix.atoms(at):
-            if type(atom) in (ix.Div, ix.Mod) and axis in ix.variables(atom.parts[0]):
-                step, divisor = atom.parts[0].coefficient(axis), atom.parts[1]
-                if not isinstance(step, int) or not isinstance(divisor, int):
-                    return 1
-                period = math.lcm(period, divisor // math.gcd(step, divisor))
+    for atom in (atom for _, coords in accesses([p]) for at in coords for atom in ix.atoms(at)):
+        if type(atom) in (ix.Div, ix.Mod) and axis in ix.variables(atom.parts[0]):
+            step, divisor = atom.parts[0].coefficient(axis), atom.parts[1]
+            if not isinstance(step, int) or not isinstance(divisor, int):
+                return 1
+            period = math.lcm(period, divisor // math.gcd(step, divisor))
     return period if period in PERIODS else 1
 
 

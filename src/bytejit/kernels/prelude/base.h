@@ -175,17 +175,15 @@ template <class From> struct Cast<b8, From> {
     static inline __attribute__((always_inline)) b8 of(From x) { return x != (From)0; }
 };
 template <class From> struct Cast<bf16, From> {
-    static inline __attribute__((always_inline)) bf16 of(From x) { return to_bf16((f32)x); }
+    static inline __attribute__((always_inline)) bf16 of(From x) { return to_bf16(Cast<f32, From>::of(x)); }
 };
 template <class From> struct Cast<f16, From> {
-    static inline __attribute__((always_inline)) f16 of(From x) { return to_f16((f32)x); }
+    static inline __attribute__((always_inline)) f16 of(From x) { return to_f16(Cast<f32, From>::of(x)); }
 };
 // A choice: GCC makes no vector code of a conversion of a comparison's result.
 #define BJ_OF_BOOL(T) \
     template <> struct Cast<T, b8> { static inline __attribute__((always_inline)) T of(b8 x) { return x ? (T)1 : (T)0; } };
 BJ_OF_BOOL(f32) BJ_OF_BOOL(f64) BJ_OF_BOOL(i32) BJ_OF_BOOL(i64)
-template <> struct Cast<bf16, b8> { static inline __attribute__((always_inline)) bf16 of(b8 x) { return to_bf16(x ? 1.0f : 0.0f); } };
-template <> struct Cast<f16, b8> { static inline __attribute__((always_inline)) f16 of(b8 x) { return to_f16(x ? 1.0f : 0.0f); } };
 #define BJ_WHOLE(T, F) \
     template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return (T)x ^ (T)hidden_zero; } };
 BJ_WHOLE(i32, f32) BJ_WHOLE(i64, f32) BJ_WHOLE(i32, f64) BJ_WHOLE(i64, f64)

@@ -4,7 +4,6 @@
 
 namespace bj {
 
-constexpr i64 TILE = 32;  // elements, along both axes: as in codegen/cpu/schedule.py
 #if defined(__AVX2__) && defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define BJ_TURNS 1
@@ -15,8 +14,8 @@ typedef i16 Eight2 __attribute__((vector_size(16)));
 typedef i32 Eight4 __attribute__((vector_size(32)));
 typedef i64 Eight8 __attribute__((vector_size(64)));
 
-// 8 x 8 elements. Column i of `from`, whose rows are `step` elements apart, becomes row i of `to`.
-template <class Eight> BJ void turn_8(const u8* from, i64 step, u8* to) {
+// 8 x 8 elements. Column i of `from`, whose rows are `step` elements apart, becomes row i of `to`, whose rows are `TILE` apart.
+template <i64 TILE, class Eight> BJ void turn_8(const u8* from, i64 step, u8* to) {
     constexpr i64 SIZE = sizeof(Eight) / 8;
     Eight a[8], b[8];
     for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], from + SIZE * i * step, sizeof(Eight));
@@ -36,20 +35,20 @@ template <class Eight> BJ void turn_8(const u8* from, i64 step, u8* to) {
         __builtin_memcpy(to + SIZE * TILE * (i + 4), &high, sizeof(high));
     }
 }
-template <class T> BJ void turn_8(const T* from, i64 step, T* to) {
-    if (sizeof(T) == 2) turn_8<Eight2>((const u8*)from, step, (u8*)to);
-    if (sizeof(T) == 4) turn_8<Eight4>((const u8*)from, step, (u8*)to);
-    if (sizeof(T) == 8) turn_8<Eight8>((const u8*)from, step, (u8*)to);
+template <i64 TILE, class T> BJ void turn_8_of(const T* from, i64 step, T* to) {
+    if (sizeof(T) == 2) turn_8<TILE, Eight2>((const u8*)from, step, (u8*)to);
+    if (sizeof(T) == 4) turn_8<TILE, Eight4>((const u8*)from, step, (u8*)to);
+    if (sizeof(T) == 8) turn_8<TILE, Eight8>((const u8*)from, step, (u8*)to);
 }
 #endif
 // to[TILE * i + k] = from[i + step * k] for i < n and k < m, both at most TILE.
-template <class T> BJ void turn(const T* from, i64 step, i64 n, i64 m, T* to) {
+template <class T, i64 TILE> BJ void turn(const T* from, i64 step, i64 n, i64 m, T* to) {
     i64 done = 0;
 #ifdef BJ_TURNS
     if (sizeof(T) > 1)
         for (; done + 8 <= n; done += 8) {
             i64 k = 0;
-            for (; k + 8 <= m; k += 8) turn_8(from + done + step * k, step, to + TILE * done + k);
+            for (; k + 8 <= m; k += 8) turn_8_of<TILE>(from + done + step * k, step, to + TILE * done + k);
             for (; k < m; ++k)
                 for (i64 i = done; i < done + 8; ++i) to[TILE * i + k] = from[i + step * k];
         }

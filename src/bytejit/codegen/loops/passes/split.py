@@ -6,13 +6,13 @@ every kernel that has an axis along that dim of b. Splitting costs nothing: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import walk
-from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
 from bytejit.codegen.loops.simplify import Rewriter
 
 Place = Any  # an axis name, or (buffer, dim)
@@ -63,9 +63,9 @@ def _may_cut(stride: ix.Size, size: ix.Size) -> bool:
     return stride != 1 and ix.hint(stride) <= ix.hint(size)
 
 
-def accesses(k: Kernel) -> Iterator[tuple[str, tuple]]:
-    """Every (buffer, coordinates) that the kernel stores or loads; ("", (index,)) for indices used as values."""
-    for p in k.nests:
+def accesses(nests: Iterable[LoopNest]) -> Iterator[tuple[str, tuple]]:
+    """Every (buffer, coordinates) that the nests store or load; ("", (index,)) for indices used as values."""
+    for p in nests:
         for s in p.stores:
             yield s.buffer, s.coords
         for e in walk(p.roots()):
@@ -95,7 +95,7 @@ def find_cuts(loops: Loops, sizes: dict[str, Any]) -> Cuts:
     for k in loops.steps:
         if not isinstance(k, Kernel):
             continue
-        for name, coords in accesses(k):
+        for name, coords in accesses(k.nests):
             b = loops.buffers.get(name)
             for d, c in enumerate(coords):
                 _coordinate(cuts, c, sizes, b, d)
