@@ -19,6 +19,7 @@ from bytejit.tools import bench, loading
 from .models.zoo import torchvision
 
 CODE = "import torch\ndef case():\n    return torch.nn.ReLU(), (torch.randn(64),)\ndef raises():\n    raise ValueError('no')\n"
+CODE += "def called():\n    def wrong():\n        raise ValueError('yes')\n    return wrong, ()\n"
 
 
 @pytest.fixture
@@ -58,6 +59,7 @@ def test_in_a_process_of_its_own(code: Path) -> None:
 
 WRONG = {
     "none.py:f": (2, "no such file: none.py"),
+    "benched.py:called": (1, "called.<locals>.wrong raised ValueError: yes at benched.py:8"),
     "benched.py:raises": (1, "benched.py:raises raised ValueError: no at benched.py:5"),
     "benched.py:case --device nothing": (2, "the device nothing cannot be used: "),
     "benched.py:case --json none/f.json": (2, "none/f.json cannot be written: No such file or directory"),
@@ -68,7 +70,9 @@ WRONG = {
 def test_one_line_and_a_status(code: Path, here: None, capsys: pytest.CaptureFixture, arguments: str) -> None:
     status, said = WRONG[arguments]
     assert COMMANDS["bench"](arguments.split()) == status
-    assert capsys.readouterr().err.splitlines()[-1].startswith(f"bytejit bench: {said}")
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"bytejit bench: {said}") and not printed.out
     assert {p.name for p in code.iterdir()} <= {"benched.py", "__pycache__"}
 
 

@@ -55,6 +55,14 @@ def test_json_and_one_backend() -> None:
     assert out.returncode == int(any(row["state"] == "broken" for row in rows.values()))
 
 
+@pytest.mark.cxx
+def test_folders_that_cannot_be_written_are_said_once() -> None:
+    out = run("--json", "--backend", "inductor", TMPDIR="/proc/none", BYTEJIT_CACHE_DIR="/proc/none")
+    rows = {row["name"]: row for row in json.loads(out.stdout)}
+    assert rows["cache folder"]["state"] == "missing" and rows["C++ compiler"]["state"] == "works" and out.returncode == 0
+    assert rows["inductor on cpu"]["state"] == "works" and not out.stderr
+
+
 def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

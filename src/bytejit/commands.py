@@ -14,7 +14,7 @@ import torch
 from . import api
 from .common.files import writable
 from .common.text import first_line
-from .tools.bench import WAYS, child, in_process, machine, picture, rows_of
+from .tools.bench import WAYS, BenchResult, child, in_process, machine, picture, rows_of
 from .tools.loading import CannotLoad, load, raised
 
 WHAT = (
@@ -91,9 +91,10 @@ def bench(arguments: list[str]) -> int:
         for file in filter(None, (given.json, given.picture)):
             can_write(file)
         passed = [given.what, "--device", given.device, "--seconds", str(given.seconds), *(["--grad"] if given.grad else [])]
-        results = []
+        results: list[BenchResult] = []
         for way in WAYS if given.torch_compile else WAYS[:2]:
-            print(f"{way} ...", file=sys.stderr, flush=True)
+            if results:  # eager, the first, shows whether the program runs at all: nothing is said before it has
+                print(f"{way} ...", file=sys.stderr, flush=True)
             results.append(in_process(passed, way))
     except CannotLoad as e:
         print(f"bytejit bench: {first_line(e)}", file=sys.stderr)

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -156,7 +157,7 @@ def check_compiler(options: Options) -> Finding:
         source, library = folder / "t.cpp", folder / "t.so"
         source.write_text(_SUM)
         command = [compiler.path, *compiler.extra, *compiler.flags, str(source), "-o", str(library)]
-        built = subprocess.run(command, capture_output=True, text=True)
+        built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
         if built.returncode:
             return Finding(
                 "C++ compiler", BROKEN, f"{named or compiler.path}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do
@@ -287,7 +288,9 @@ def main(argv: list[str] | None = None) -> int:
     if refused := Options.read()[1]:
         print(f"bytejit: {refused[0]}", file=sys.stderr)
         return 2
-    found = list(checks(args.backend))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "bytejit: ", RuntimeWarning)  # the table has a row about each
+        found = list(checks(args.backend))
     if args.json:
         print(json.dumps([asdict(c) for c in found], indent=1))
     else:

@@ -157,7 +157,7 @@ def _start(key: str, text: str, compiler: Compiler, work: Path) -> tuple[subproc
     source, out = work / f"{key}.cpp", work / f"{key}.so"
     source.write_text(text)
     command = [compiler.path, *compiler.extra, *compiler.flags_of(text), f"-I{PRELUDE}", str(source), "-o", str(out), "-lm"]
-    env = {**os.environ, "LC_ALL": "C"}
+    env = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True, env=env)
     return process, out
