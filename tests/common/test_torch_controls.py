@@ -611,6 +611,30 @@ def test_record_function_is_seen(backend):
         assert not [n for g in backend.seen for n in g.graph.nodes if "range" in str(n.target)]
 
 
+def test_names_of_ranges_that_change_between_calls():
+    calls = [0]
+
+    def f(x, name):
+        calls[0] += 1
+        with torch.profiler.record_function(f"step {calls[0]}"), torch.profiler.record_function("in " + name):
+            x = torch.relu(x + 1)
+        with torch.profiler.record_function(f"sum {x.sum()}"):
+            return x * 2
+
+    c = bytejit.compile(f, backend="eager")
+    for i in range(4):
+        c(X, f"n{i}")
+    before = bytejit.counters.total("graphs")
+    for i in range(4, 9):
+        assert torch.equal(c(X, f"n{i}"), torch.relu(X + 1) * 2)
+    assert bytejit.counters.total("graphs") == before <= 4 and not bytejit.counters.total("breaks")
+    for i in (9, 10):  # the graph above has no names
+        names = profiled(c, X, f"n{i}")
+        assert [names.count(n) for n in (f"step {i + 1}", f"in n{i}", f"sum {torch.relu(X + 1).sum()}")] == [1, 1, 1], names
+    c(X, "n11")
+    assert calls == [12]
+
+
 def test_ranges_end_when_a_graph_raises():
     from bytejit.common import profiler_ranges
 

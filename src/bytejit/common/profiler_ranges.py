@@ -23,12 +23,12 @@ class _Open(threading.local):
 
 
 _open = _Open()
-_profiled = getattr(torch.autograd, "_profiler_enabled", lambda: True)
+profiled = getattr(torch.autograd, "_profiler_enabled", lambda: True)
 
 
 def enter(name: str, args: str | None = None, region: int = 0) -> None:
     """`torch.profiler.record_function(name, args).__enter__()`; without a profiler only noted. Cost then: 150 ns."""
-    record = torch.ops.profiler._record_function_enter_new(name, args) if _profiled() else None
+    record = torch.ops.profiler._record_function_enter_new(name, args) if profiled() else None
     _open.stack.append((region, record))
 
 
@@ -71,7 +71,7 @@ def around(call: Callable, events: tuple[Event, ...]) -> Callable:
     balanced = 2 * events.count(None) == len(events)
 
     def ranged(*inputs: Any) -> Any:
-        if balanced and not _profiled():
+        if balanced and not profiled():
             return call(*inputs)
         depth = len(_open.stack)
         try:

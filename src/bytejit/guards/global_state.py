@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ambient_kinds, given_warnings, saved_tensors, torch_controls
+from bytejit.common import ambient_kinds, given_warnings, profiler_ranges, saved_tensors, torch_controls
 from bytejit.common.light_dataclass import light_dataclass
 
 from . import library_flags
@@ -46,6 +46,7 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "saved_hooks": (saved_tensors.hooks_state, "{f}()"),
     "stance": (torch_controls.forced, ""),
     "warnings": (given_warnings.manner, "{f}()"),
+    "profiler": (profiler_ranges.profiled, "{f}()"),
     **library_flags.STATES,
 }
 ALWAYS = (

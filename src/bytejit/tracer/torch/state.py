@@ -14,6 +14,7 @@ from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.constants import to_python
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.texts import TextVar, UnreadText
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, SymVar, TensorVar, Var, expect
 
@@ -250,12 +251,25 @@ def is_floating_point(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var
 @models(profiler_ranges.enter)
 def enter_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A range of the profiler, which the graph opens. Where the graph raises, those that it has opened are ended."""
-    name, said = t.const(args[0]), t.const(args[1])
+    name, said = (_name_of_range(t, t.values.real(a)) for a in args)
     if type(name) is not str or not isinstance(said, str | None):
         raise Break("torch.profiler.record_function with a name that is not a string")
     if not t.ranges:
         t.ranges = next(_regions)
     return t.tensors.effect_only(profiler_ranges.enter, None, (name, said, t.ranges), {})
+
+
+def _name_of_range(t: Tracer, v: Var) -> Any:
+    """A range's name or arguments, as a constant. Text that changes between calls is left out: only a profiler shows it."""
+    if not isinstance(v, TextVar | UnreadText):
+        return t.const(v)
+    if profiler_ranges.profiled():
+        raise Break(
+            "torch.profiler.record_function with a name that changes between calls, under a profiler",
+            "give it a name that stays, or open it around the call of the compiled function",
+        )
+    t.guards.add_state("profiler")
+    return ""
 
 
 @models(torch.profiler.record_function.__enter__)
