@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bytejit
+import bytejit.backends
 from bytejit.common import caches
 from bytejit.common.options import Options
 from bytejit.guards.native_checker import CHECKER
@@ -56,6 +57,61 @@ def test_what_cannot_be_in_one_graph_is_said_without_the_frames_of_the_compiler(
     with pytest.raises(bytejit.exc.Unsupported, match="decides a branch") as caught:
         c(torch.ones(4))
     assert _files_of_ours(caught.tb) == ["dispatch.py"]
+
+
+def broken_backend(gm, inputs):
+    try:
+        {}["key"]
+    except KeyError as e:
+        raise LookupError("not this graph") from e
+
+
+def broken_callable(gm, inputs):
+    def run(*args):
+        raise LookupError("not these inputs")
+
+    return run
+
+
+AOT = bytejit.backends.aot
+BROKEN = {
+    "backend": (broken_backend, ["dispatch.py"]),
+    "callable": (broken_callable, ["dispatch.py", "ambient.py", "failures.py"]),
+    "compiler of ATen graphs": (AOT(forward=broken_backend), ["dispatch.py"]),
+    "callable of ATen graphs": (AOT(forward=broken_callable), ["dispatch.py", "ambient.py", "failures.py", "aot_backend.py"]),
+}
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("case", BROKEN)
+def test_errors_of_a_backend_show_its_own_frames(case, needs_grad, tmp_path):
+    backend, ours = BROKEN[case]
+    x = torch.ones(4, requires_grad=needs_grad)
+    with pytest.raises(LookupError, match="not th") as caught:
+        bytejit.compile(lambda x: x + 1, backend=backend)(x)
+    assert _files_of_ours(caught.tb) == ours
+    assert traceback.extract_tb(caught.tb)[-1].name in ("broken_backend", "run")
+    with pytest.raises(LookupError) as caught:
+        bytejit.compile(lambda x: x + 1, backend=backend, options={"debug": True, "debug_dir": str(tmp_path)})(x)
+    assert len(_files_of_ours(caught.tb)) > len(ours)
+
+
+@pytest.mark.parametrize("backend", [broken_backend, AOT(forward=broken_backend)])
+def test_errors_of_a_backend_keep_their_causes(backend):
+    with pytest.raises(LookupError) as caught:
+        try:
+            raise OSError("the program's")
+        except OSError:
+            bytejit.compile(lambda x: x + 1, backend=backend)(torch.ones(4))
+    error = caught.value
+    assert isinstance(error.__cause__, KeyError) and error.__context__ is error.__cause__
+    assert isinstance(error.__cause__.__context__, OSError)
+
+
+def test_a_compiler_of_aten_graphs_that_returns_no_callable():
+    c = bytejit.compile(lambda x: x + 1, backend=AOT(forward=lambda gm, inputs: 5))
+    with pytest.raises(bytejit.exc.BackendFailed, match="returned int, not a callable"):
+        c(torch.ones(4))
 
 
 def _files_of_ours(tb):

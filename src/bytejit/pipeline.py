@@ -31,11 +31,11 @@ from bytejit.runtime.compiled_callee import compiled_callee, not_inlined
 from bytejit.runtime.dispatch import SiteState
 from bytejit.runtime.early_draws import drawing
 from bytejit.runtime.entry import MISS, Args, Entry, NotCompiled
-from bytejit.runtime.failures import UserError, compile_or_leave, exit_of_failed_graph, leave_uncompiled
+from bytejit.runtime.failures import compile_or_leave, exit_of_failed_graph, leave_uncompiled
 from bytejit.runtime.function import CompiledFunction, original_code
 from bytejit.runtime.live_values import ModulePass, holds_work, modules_among
 from bytejit.runtime.module import follow, part
-from bytejit.runtime.ownership import is_own
+from bytejit.runtime.ownership import UserError, is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
 from bytejit.tools import inspection
@@ -228,7 +228,7 @@ def _build(function: CompiledFunction, state: SiteState, found: Trace, options: 
     point, backend = state.point.id, _backend(function)
     runs_once = not (found.effects or found.written or found.restore or found.catches)
     report = report_of(found.graph) if found.graph is not None and not found.tried else None
-    failed = exit_of_failed_graph(function, point, found.restore, is_own(backend), runs_once, report)
+    failed = exit_of_failed_graph(function, point, found.restore, is_own(backend), runs_once, report, options.debug)
     env = {"MISS": MISS, "own_exit": failed, "here": point, **found.env}
     if found.restore:
         env["undo"] = functools.partial(call_all, found.restore)
@@ -294,12 +294,13 @@ def run_backend(
     try:
         made = run(backend, graph, found.examples) if found.ops else graph.forward
     except Exception as e:
-        if own:
+        error = e.error if isinstance(e, UserError) else e  # the former of a compiler of the program's own in `aot`
+        if own and error is e:
             raise
         if not options.raise_on_backend_error:
-            registry.count("fallbacks", f"backend {name} raised {type(e).__name__} in {function.where.function}")
+            registry.count("fallbacks", f"backend {name} raised {type(error).__name__} in {function.where.function}")
             return graph.forward, found.written
-        raise UserError(note_place(e, logs.backend_place(function.settings.backend), where)) from None
+        raise UserError(note_place(error, logs.backend_place(function.settings.backend), where)) from None
     if not callable(made):
         raise UserError(BackendFailed(name, f"returned {type(made).__name__}, not a callable", where))
     if found.ops:

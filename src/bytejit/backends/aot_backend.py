@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -13,9 +14,11 @@ from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.rewrite import copy_graph
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops import index as ix
+from bytejit.common.errors import BackendFailed, backend_name
 from bytejit.common.graph_info import info_of
 from bytejit.common.graph_modules import module_of
 from bytejit.common.spec import Spec
+from bytejit.runtime.ownership import UserError
 
 from .surround import without_autocast
 from .training import from_aten
@@ -43,12 +46,24 @@ def aot_backend(forward: Compile, backward: Compile | None) -> Callable:
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
         def build(part: fx.GraphModule, aten: Aten) -> Callable:
-            compile = backward if backward is not None and info_of(part).is_backward else forward
-            return without_autocast(part, compiled(aten, compile))
+            if info_of(part).is_backward:  # called by the program's `backward()`
+                return without_autocast(part, compiled(aten, backward or forward))
+            return without_autocast(part, compiled(aten, partial(raising_as_the_programs, forward)))
 
         return from_aten(gm, build)
 
     return backend
+
+
+def raising_as_the_programs(compile: Compile, gm: fx.GraphModule, examples: Sequence) -> Callable:
+    """Calls a compiler of the program's own within a compile. Raises: UserError with what it raises."""
+    try:
+        made = compile(gm, examples)
+    except Exception as e:
+        raise UserError(e) from None
+    if not callable(made):
+        raise UserError(BackendFailed(backend_name(compile), f"returned {type(made).__name__}, not a callable"))
+    return made
 
 
 def compiled(aten: Aten, compile: Compile) -> Callable:

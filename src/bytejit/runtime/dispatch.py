@@ -27,6 +27,7 @@ from bytejit.rewriter.trampoline import Point, Rewritten, successor_sites
 
 from .circumstances import debugged, replaced
 from .entry import MISS, Args, Entry, Exit, Miss, NotCompiled
+from .ownership import UserError, keeping_context
 
 Compile = Callable[["SiteState", Args], Entry | NotCompiled | None]
 
@@ -214,6 +215,9 @@ class SiteState:
             entry = interrupts.uninterrupted(self._compile_alone, args)
         except (Unsupported, BadSetting) as e:  # the message is for the user, to whom the frames of the compiler say nothing
             raise e.with_traceback(None) from e.__cause__
+        except UserError as e:
+            with keeping_context(e.error):
+                raise e.error  # noqa: B904
         if entry is None:
             return self.own(args)
         left = undone_if_cut(entry.leaves, entry.run, args)

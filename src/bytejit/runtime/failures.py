@@ -13,14 +13,7 @@ from bytejit.common.options import Options
 
 from .entry import Args, Entry, Exit, NotCompiled, own_exit
 from .function import CompiledFunction
-from .ownership import BYTEJIT, CALLED, PROGRAM, owner_of
-
-
-class UserError(Exception):
-    """Carries an exception that is the user's own (a backend's) past the handling of internal faults."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+from .ownership import BYTEJIT, CALLED, PROGRAM, UserError, owner_of, without_ours
 
 
 def compile_or_leave(
@@ -33,7 +26,9 @@ def compile_or_leave(
     except (Unsupported, BadSetting):
         raise
     except UserError as e:
-        raise e.error from None
+        if not options.debug:
+            e.error.__traceback__ = without_ours(e.error)
+        raise
     except RecursionError:  # values nested deeper than the compiler can follow: the original code may
         if function.settings.nopython:
             raise Unsupported("values nested too deep", where, "Python's stack ends", "nest them less") from None
@@ -69,7 +64,8 @@ def exit_of_failed_graph(
     restore: tuple[tuple[Callable, tuple], ...],
     own_backend: bool,
     runs_once: bool,
-    report: Report | None = None,
+    report: Report | None,
+    debug: bool,
 ) -> Callable[[BaseException, Args], Exit]:
     """Returns the function that makes an entry's exit when its graph raises: the original code runs on from the site, and raises
     by itself.
@@ -78,7 +74,7 @@ def exit_of_failed_graph(
     original code raises it, where the region has other effects or may catch it (`runs_once` is False). An error of a GPU without
     memory reaches the program where inputs may have been written by then, and a checkpoint what its hooks raise: they count the
     tensors that are saved, and would see them twice. restore: calls that put back the state that the graph
-    set. report: the graph's; None where the region may catch errors.
+    set. report: the graph's; None where the region may catch errors. debug: the frames of bytejit stay in tracebacks.
     """
     doing = logs.ran_place(function.settings.backend)
 
@@ -98,6 +94,8 @@ def exit_of_failed_graph(
             name = backend_name(function.settings.backend)
             raise BackendFailed(name, f"made what does not return the graph's outputs: {error}", function.where) from None
         if runs_once and owner in (CALLED, PROGRAM) or not own_backend and owner in (PROGRAM, BYTEJIT):
+            if not debug:
+                error.__traceback__ = without_ours(error)
             raise error if own_backend or owner == CALLED else note_place(error, doing, function.where)
         registry.count("fallbacks", f"a graph raised {type(error).__name__} in {function.where.function}")
         return own_exit(point, flat)

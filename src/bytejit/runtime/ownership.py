@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from contextlib import contextmanager
+from types import FrameType, TracebackType
 
 from bytejit.common import special_cases
 
@@ -21,6 +22,23 @@ MADE = (
     f"{PACKAGE}.backends.",
     f"{PACKAGE}.codegen.",
 )  # code that runs graphs
+
+
+class UserError(Exception):
+    """Carries an exception that is the user's own (a backend's) past the handling of internal faults."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+@contextmanager
+def keeping_context(error: BaseException) -> Iterator[None]:
+    """Within it an exception is raised once more: what it was raised in stays, whatever is handled by now."""
+    context = error.__context__
+    try:
+        yield
+    finally:
+        error.__context__ = context
 
 
 def frames_of(error: BaseException) -> Iterator[FrameType]:
@@ -41,11 +59,25 @@ def owner_of(error: BaseException) -> str:
         package = module.partition(".")[0]
         if file.startswith(GRAPHS) or module == "torch.fx.interpreter" or module.startswith(MADE):
             return CALLED if inner == PROGRAM else GRAPH
-        if package == PACKAGE or file.startswith("<bytejit"):
+        if is_ours(frame):
             inner = inner or BYTEJIT
         elif package not in PASSED_OVER:
             inner = inner or PROGRAM
     return inner or BYTEJIT
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of bytejit's, or code that it generated."""
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package == PACKAGE or frame.f_code.co_filename.startswith("<bytejit")
+
+
+def without_ours(error: BaseException) -> TracebackType | None:
+    """An exception's traceback from the first frame on that is not bytejit's: a user has no use for those above it."""
+    tb = error.__traceback__
+    while tb is not None and is_ours(tb.tb_frame):
+        tb = tb.tb_next
+    return tb
 
 
 def is_own(backend: object) -> bool:
