@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
 
 from .versions import TWICE, Kept, changed_since
 
@@ -109,53 +110,10 @@ class Freed:
         return None
 
 
-def not_asked_for(ctx: FunctionCtx, inputs: Sequence[int], errors: int | None = None) -> frozenset[int]:
-    """The inputs, of those that autograd follows, whose gradients the running pass does not need. errors: how often torch may
-    refuse to say, which is slow; the remaining inputs count as needed."""
-    found = []
-    for i, (node, place) in zip(inputs, ctx.next_functions):
-        try:
-            if not torch._C._will_engine_execute_node(node) or not _leads_on(node, place):
-                found.append(i)
-        except RuntimeError:  # a leaf's gradient that `torch.autograd.grad` returns: torch refuses to say so. Some 30 us
-            errors = None if errors is None else errors - 1
-            if errors == 0:
-                break
-    return frozenset(found)
-
-
-def is_for_all(ctx: FunctionCtx, edges: Sequence[int]) -> bool:
-    """Whether the running pass needs the gradients behind all these edges of a node. False where torch refuses to say, which
-    is slow."""
-    following = ctx.next_functions
-    try:
-        return all(torch._C._will_engine_execute_node(following[k][0]) for k in edges)
-    except RuntimeError:
-        return False
-
-
-def _leads_on(node: torch.autograd.graph.Node, place: int) -> bool:
-    """Whether a pass that runs through a node comes to something that it is for from one of the node's results. A pass that goes
-    on from none of them is for a result itself (`torch.autograd.grad(loss, result)`); torch does not say for which."""
-    if not is_parted(node, place):
-        return True
-    freed = node.program.freed  # type: ignore[attr-defined]
-    behind = [edge for i, edge in zip(freed.inputs, node.next_functions) if freed.reach[place] >> i & 1]
-    return any(map(comes_to, behind)) or not any(map(comes_to, node.next_functions))
-
-
-def is_parted(node: torch.autograd.graph.Node | None, place: int) -> bool:
-    """Whether a node is a region's, whose result at a place leads to some inputs only: torch knows nothing of that."""
-    freed = getattr(getattr(node, "program", None), "freed", None)
-    return isinstance(freed, Freed) and freed.reach[place] != freed.followed
-
-
-def comes_to(edge: tuple[torch.autograd.graph.Node, int]) -> bool:
-    """Whether the pass that is running goes on to an edge's node for something that it is for."""
-    try:
-        return torch._C._will_engine_execute_node(edge[0]) and _leads_on(*edge)
-    except RuntimeError:  # see above
-        return True
+def freed_of(node: Node) -> Freed | None:
+    """What passes free of a region, by its node; None for another node."""
+    found = getattr(getattr(node, "program", None), "freed", None)
+    return found if isinstance(found, Freed) else None
 
 
 def errors_of(ctx: FunctionCtx, inputs: Sequence[int]) -> dict[int, RuntimeError]:

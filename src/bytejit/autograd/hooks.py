@@ -10,7 +10,9 @@ from torch.autograd.graph import Node
 
 from bytejit.common import spared_hooks
 
-from .freed import comes_to
+from .asked import runs
+from .freed import freed_of
+from .leaf_order import ACCUMULATES
 
 MOST_NODES = 1000  # nodes behind an input that are looked through for leaves
 
@@ -29,7 +31,7 @@ def spare(ctx: FunctionCtx, made: Sequence[torch.Tensor | None], unwanted: froze
     """Keeps hooks from being called: those of the inputs that got no gradient, and of the leaves behind these inputs."""
     without = [k for k, i in enumerate(inputs) if made[k] is None and i not in unwanted]
     edges = ctx.next_functions
-    roots = [edges[k][0] for k in without if comes_to(edges[k])]
+    roots = [edges[k][0] for k in without if runs(edges[k][0])]
     for hooks in [ctx.hooked[k] for k in without if k in ctx.hooked and edges[k][0] in roots]:
         spared_hooks.spare(hooks)
     for leaf in _leaves(roots):
@@ -43,9 +45,9 @@ def _leaves(roots: Iterable[Node]) -> Iterable[torch.Tensor]:
     todo, seen = list(roots), set(roots)
     while todo:
         node = todo.pop()
-        if (leaf := getattr(node, "variable", None)) is not None:
-            yield leaf
-        elif not hasattr(node, "program"):
+        if node.name() == ACCUMULATES:
+            yield node.variable  # type: ignore[attr-defined]
+        elif freed_of(node) is None:
             found = {n for n, _ in node.next_functions if n is not None} - seen
             seen |= found
             todo += found

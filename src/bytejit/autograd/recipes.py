@@ -104,8 +104,11 @@ class Results:
         root = x.bound.root
         if is_made_leaf(x) and root.index is None and len(self.shown[root]) == sum(y is x for y in self.flat) == 1:
             return MadeLeaf(self.other(out_of(self.rec, self.found, x)).index)
-        if x.requires_grad and x is not root.fake and not x._is_view():  # its own for autograd, as torch.unsafe_chunk's are
-            return self.differentiable(x, out_of(self.rec, self.found, x))
+        of = x._base if x._is_view() else x
+        if x.requires_grad and of is not root.fake and of.requires_grad and not is_made_leaf(of):
+            # its own for autograd, or a view of such: as torch.unsafe_chunk's are, and reshape's where it copies
+            alone = of is x or len(self.shown[root]) == 1
+            return self.differentiable(x, out_of(self.rec, self.found, x)) if alone else self.alias(x, self.base_of(of), of)
         if root.index is not None:
             return self.alias(x, Given(root.index), root.fake)
         if len(self.shown[root]) == 1:
@@ -115,6 +118,12 @@ class Results:
             base = out_of(self.rec, self.found, root.fake)
             self.bases[root] = self.differentiable(root.fake, base) if root.fake.requires_grad else self.other(base)
         return self.alias(x, self.bases[root], root.fake)
+
+    def base_of(self, of: Fake) -> Made:
+        """The result that is its own for autograd, and of which outputs are views."""
+        found = self.recipe(of)
+        assert isinstance(found, Made), found
+        return found
 
     def alias(self, x: Fake, base: Made | Given, of: Fake) -> Recipe:
         """An output in the memory of a result or of an input."""
@@ -126,7 +135,7 @@ class Results:
         result = out_of(self.rec, self.found, x)
         if x.requires_grad and not of.requires_grad:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")
-        if not x._is_view() or counts_apart(x, of) or x._base is not of and not x.requires_grad:
+        if not x.requires_grad and (not x._is_view() or counts_apart(x, of) or x._base is not of):
             return Apart(self.other(result).index, made=True)
         like = self.other(replace(result, kind=None) if isinstance(result, Alias) else result).index
         if x.requires_grad != of.requires_grad:

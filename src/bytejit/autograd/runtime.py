@@ -28,7 +28,8 @@ from bytejit.common.spared_hooks import sparing
 from bytejit.compat.checkpoint_frames import runs_again
 from bytejit.runtime.rollback import random_states
 
-from .freed import UNPACK, Freed, Held, errors_of, is_for_all, is_parted, not_asked_for
+from .asked import NONE, is_for_all, not_asked_for
+from .freed import UNPACK, Freed, Held, errors_of
 from .hooks import hooked, spare
 from .leaf_order import arranged
 from .partition import Parts
@@ -38,8 +39,6 @@ from .undefined import without
 from .unused import Watched
 from .versions import Versions, is_changed
 
-NO_INPUTS: frozenset[int] = frozenset()
-MOST_SUBSETS = 3  # answers of `not_asked_for`, where they only save work
 MOST_SPARED_PASSES = 8  # kinds of passes for some inputs that one graph is compiled for, where that only saves work
 
 
@@ -165,9 +164,9 @@ class TrainingProgram:
         """The gradients of `self.inputs`, None where there are none."""
         self.unused = None
         one = self.first == 1 and tangents[0] is not None
-        missing = NO_INPUTS if one else frozenset([i for i, t in enumerate(tangents) if t is None])
+        missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
         frees = not torch._C._autograd._get_current_graph_task_keep_graph()
-        by_input = (frees or ctx.freed) and (self.freed.by_input or self.behind and self.is_behind_parted(ctx))
+        by_input = (frees or ctx.freed) and (self.freed.by_input or self.behind)
         unwanted = not_asked_for(ctx, self.inputs) if by_input else self.not_needed(ctx, missing)
         if ctx.freed & self.freed.by(missing, unwanted) or is_changed(ctx.seen):
             unwanted = self.allowed(ctx, missing)
@@ -186,19 +185,14 @@ class TrainingProgram:
         """Returns the inputs whose gradients this pass need not compute, where leaving them out only saves work. A graph for such
         passes is compiled for the first pass of all, or once there were two of them."""
         if not self.samples or is_for_all(ctx, self.samples) or torch.is_grad_enabled():
-            return NO_INPUTS
-        unwanted = not_asked_for(ctx, self.inputs, MOST_SUBSETS)
+            return NONE
+        unwanted = not_asked_for(ctx, self.inputs)
         key = missing, unwanted
         if key in self.made or not self.made or key in self.spared:
             return unwanted
         if len(self.spared) < MOST_SPARED_PASSES:
             self.spared.add(key)
-        return NO_INPUTS
-
-    def is_behind_parted(self, ctx: CompiledRegion) -> bool:
-        """Whether torch may run this node for nothing: another region is before it, of which a pass needs a part."""
-        edges = ctx.next_functions
-        return any(is_parted(*edges[k]) for k in self.behind)
+        return NONE
 
     def allowed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
         """Looks at all that eager saves where the pass runs. Returns: what it is not for. Raises: RuntimeError as eager does."""
@@ -304,7 +298,7 @@ class TrainingProgram:
             inputs[i] = inputs[i].detach().clone()
         # where this backward pass ends
         leaves = [Unwritten.apply(ctx.now[i], inputs[i]) if i in ctx.now else inputs[i].view_as(inputs[i]) for i in self.inputs]
-        unwanted = not_asked_for(ctx, self.inputs, MOST_SUBSETS)
+        unwanted = not_asked_for(ctx, self.inputs)
         wanted = [leaf for i, leaf in zip(self.inputs, leaves) if i not in unwanted]
         inputs.update(zip(self.inputs, leaves))
         before = random_states() if parts.random else ()

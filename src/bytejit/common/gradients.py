@@ -89,9 +89,12 @@ def accumulate(grad: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return grad
 
 
-def spent(x: torch.Tensor) -> torch.Tensor:
-    """A value whose history a backward pass has used up: it requires gradients, and a backward pass from it raises."""
-    return torch._C._functions.DelayedError(AGAIN.encode(), 1)(x.detach().requires_grad_())
+def spent(x: torch.Tensor, *ends: torch.Tensor) -> torch.Tensor:
+    """A value whose history a backward pass has used up: it requires gradients, and a backward pass from it raises. ends: what
+    the history led to; a pass for anything else does not come to it."""
+    with torch.enable_grad():
+        made = torch._C._functions.DelayedError(AGAIN.encode(), 1 + len(ends))(x.detach().requires_grad_(), *ends)
+    return made[0] if ends else made
 
 
 BACKWARD = frozenset((gradients, leaf_gradients))

@@ -87,6 +87,13 @@ TORCH = (
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("which gradients a backward pass is for", "_will_engine_execute_node"),
     *_rows(
+        "whether a backward pass is for a result of a graph: the frame that runs it, read by name (pass_frames.py)",
+        "_engine_run_backward",
+        prefix="torch.autograd.graph.",
+        probe="own",
+        without="a pass goes through parts of a graph that it may not be for",
+    ),
+    *_rows(
         "results of other processes that are still to come, within a DTensor",
         "AsyncCollectiveTensor",
         prefix="torch.distributed._functional_collectives.",

@@ -35,6 +35,7 @@ from bytejit.common.where import Where
 from .check import CheckLine, UncheckedLine, steady_check, words_of
 from .operands import Operands
 
+SET_VERSIONS = torch._C._autograd._unsafe_set_version_counter
 TOGETHER = 4  # at least so many copies into inputs are made by one call
 
 
@@ -105,6 +106,8 @@ class CallPrinter(Operands):
         call = f"{self.bind(e.target.replace('.', '_').replace('::', '_'), fn or resolve(e.target))}({', '.join(args)})"
         if e.into:
             self.lines.append(call)
+            if self.plan.buffers[e.outs[0]].kind == "output":
+                self.lines.append(f"{self.bind('as_new', as_new)}({self.tensor(e.outs[0])})")
             return
         results = []
         for name in e.outs:
@@ -313,3 +316,9 @@ def _returns_many(target: str) -> bool:
         fn = getattr(fn, part)
     returns = fn._schema.returns
     return len(returns) > 1 or (len(returns) == 1 and isinstance(returns[0].type, torch.ListType))
+
+
+def as_new(x: torch.Tensor) -> None:
+    """A result that a library has written: to the program it is a new tensor, which nothing has written."""
+    if not x.is_inference():
+        SET_VERSIONS((x,), (0,))

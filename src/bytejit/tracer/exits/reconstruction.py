@@ -134,8 +134,9 @@ class Reconstruction(Statements):
     def spent(self, v: TensorVar, plain: str) -> str:
         """A tensor through which the region has gone backward, made from its value."""
         self.spent_at.add(self.output_at[v.node])
+        given = [plain, *map(self.value, self.t.backward.ends_of(v, self.outputs))]
         name = self.new_name(v)
-        self.lines.append(f"{name} = {self.bind(spent)}({plain})")
+        self.lines.append(f"{name} = {self.bind(spent)}({', '.join(given)})")
         self.lines += containers.attributes(self, name, v)
         return name
 

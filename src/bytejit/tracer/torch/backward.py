@@ -170,6 +170,14 @@ class Backward(Component):
             return TWICE in str(e)
         return False
 
+    def ends_of(self, v: TensorVar, outputs: Sequence[torch.fx.Node]) -> list[TensorVar]:
+        """What a tensor's history leads to, of all that the program has behind the region: leaves from outside, and the tensors
+        whose nodes are outputs."""
+        shown = {edge_of(u.fake): u for n in outputs if (u := self.t.by_fake.get(id(n.meta["val"]))) is not None}
+        found = [u for edge in history(v.fake.grad_fn) if (u := shown.get(edge)) is not None]
+        leaves = [u for u in self.reached([v])[0] if u.real is not None and u.source is not None or u.node in outputs]
+        return list(dict.fromkeys((*leaves, *found)))
+
     def without_history(self, outputs: list[torch.fx.Node], places: set[int]) -> list[torch.fx.Node]:
         """The graph's outputs; those at some places are returned without history, and the exit marks them as freed."""
         for i in places:
@@ -177,6 +185,22 @@ class Backward(Component):
             node.meta.update(outputs[i].meta, val=outputs[i].meta["val"].detach())
             outputs[i] = node
         return outputs
+
+
+def edge_of(x: torch.Tensor) -> tuple[torch.autograd.graph.Node | None, int] | None:
+    """The step of autograd that made a tensor, and as which of its results; None where there is none or autograd refuses."""
+    return None if refused(x) or x.grad_fn is None else (x.grad_fn, x.output_nr)
+
+
+def history(node: torch.autograd.graph.Node) -> set[tuple[torch.autograd.graph.Node, int]]:
+    """The edges behind a step of autograd."""
+    todo = [node]
+    seen: set[tuple[torch.autograd.graph.Node, int]] = set()
+    while todo:
+        new = {edge for edge in todo.pop().next_functions if edge[0] is not None} - seen
+        seen |= new
+        todo += [n for n, _ in new]
+    return seen
 
 
 def is_open(node: torch.autograd.graph.Node) -> bool:
