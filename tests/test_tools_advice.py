@@ -129,6 +129,31 @@ def test_a_whole_graph_says_it_as_well() -> None:
     assert len(str(e.value).splitlines()) == 4
 
 
+CLASSES = {
+    "torch.cond of branches that have side effects": "let each function return new tensors",
+    "torch.func.grad of a function that writes into its arguments": "takes tensors and returns new ones",
+    "torch.utils.checkpoint of a function that has side effects": "use_reentrant=False",
+    "the backward pass with these arguments": "go backward from one loss",
+    "iterating a set whose order depends on addresses": "sorted(...)",
+    "a key with its own __hash__ (Key)": "as keys",
+    "a call of NumPy's median, which has no tensor version,": "the torch function of that purpose",
+    "a long loop without tensor work": "one operation on a whole tensor",
+    "warnings.catch_warnings that records, or was entered before": "outside of the compiled function",
+    "a torch.sparse_coo tensor": ".to_dense()",
+    "a tensor's grad_fn, which the region has changed": "after the call",
+    "a call of print": "print after the call",
+    "a call of io.open": "read and write files",
+    "a call of cffi.load": "torch.library.custom_op",
+    "an iterator from outside that changes": "make a list of the items",
+    "a lock from outside": "read what is needed",
+}
+
+
+@pytest.mark.parametrize("reason", CLASSES)
+def test_classes_of_reasons(reason: str) -> None:
+    assert CLASSES[reason] in advice(reason)
+
+
 def reasons() -> list[str]:
     """The reasons that stand in the source, with a word for each part that is filled in."""
     found = re.findall(r'Break\(\s*f?"([^"]*)"', "".join(p.read_text() for p in SRC.rglob("*.py")))
@@ -138,7 +163,7 @@ def reasons() -> list[str]:
 def test_all_reasons_get_a_line() -> None:
     assert len(reasons()) > 300
     own = [r for r in reasons() if advice(r) != ANY]
-    assert len(own) > len(reasons()) / 3
+    assert len(own) > len(reasons()) * 0.8
     for pattern, do in ADVICE:
         re.compile(pattern)
         assert 10 < len(do) < 125 and "\n" not in do and not do.endswith(".")

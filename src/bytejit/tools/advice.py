@@ -23,7 +23,8 @@ ADVICE: tuple[tuple[str, str], ...] = (
         "use a form whose sizes do not depend on values, or call it before or after the compiled function",
     ),
     (
-        r"(Tensor\.(tolist|item|numpy|__array__)\(\)|(int|float|bool|complex)\(\) of a tensor|.*needs (a tensor's|its) value)",
+        r"(Tensor\.(tolist|item|numpy|__array__)\(\)|(int|float|bool|complex)\(\) of a tensor|.*needs (a tensor's|its) value"
+        r"|a value that exists only)",
         "compute with the tensor itself, or return it and read its value after the call",
     ),
     (
@@ -33,14 +34,44 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"text made of", "return the tensor, and make the text of it after the call"),
     (r"(str|repr|format)\(\) of", "make the text before or after the compiled function"),
     (
-        r"a number that is known only when",
+        r"a (number|size) that is known only when",
         "use tensor operations in place of the number, or choose it before the compiled function",
     ),
     (
         r"(a random number|a draw|random numbers)",
         "draw with torch's functions, or before the compiled function, and pass the numbers in",
     ),
+    # what stands for several calls: transforms, branches, checkpoints, backward passes
+    (
+        r"(torch\.cond|a while_loop|associative_scan)",
+        "let each function return new tensors, of the same shapes and dtypes in each, and change nothing else",
+    ),
+    (
+        r"(torch\.func\.|.*function transform|a vjp)",
+        "give it a function that takes tensors and returns new ones, writes nothing and draws nothing",
+    ),
+    (
+        r"torch\.utils\.checkpoint",
+        "call it with use_reentrant=False and a function that takes and returns tensors, and changes nothing else",
+    ),
+    (
+        r"(the backward pass|a backward pass|torch\.autograd\.grad|Tensor\.backward|a gradient|the number of gradients)",
+        "go backward from one loss without further arguments, or after the compiled function",
+    ),
+    (
+        r".*(an autograd function|\.apply (of|with))",
+        "let its forward take and return tensors only, by position, and change nothing else",
+    ),
+    # NumPy
+    (
+        r".*(NumPy|numpy|tensor version|strides in a graph|arrays? )",
+        "use the torch function of that purpose, or NumPy before or after the compiled function",
+    ),
     # calls
+    (
+        r".*(that it does not take|does not fit its parameters|called on what is no|called with \w+ arguments|wrong number of)",
+        "the original code raises by itself: nothing is to be done where that is meant",
+    ),
     (r"a call of (print|.*\bwarn)", "print after the call, from what the compiled function returns"),
     (r"a call of time\.sleep", OUTSIDE),
     (
@@ -54,13 +85,86 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"a call of .*raises", "the original code raises by itself: nothing is to be done where that is meant"),
     (r"a call of (eval|exec|dir|locals|globals|vars|compile)\b", "do without it in the compiled function"),
     (
+        r"(a warning|warnings\.|filters of warnings|.*\bwarns\b|.*catch_warnings)",
+        "warn, and set filters, outside of the compiled function",
+    ),
+    (r"json\.", "make JSON before or after the compiled function"),
+    (r"(a format|formatting|a message)", "make the text before or after the compiled function"),
+    (r".*\bcache", "call it once before the compiled function, with arguments that are known there"),
+    (r"a first call of", "call it once before the compiled function: its result is then known"),
+    (r"a function of functools\.singledispatch", "register all its functions before the compiled function is called"),
+    (
+        r"a call of (a )?torch\.jit",
+        "compile the Python function that the script was made of",
+    ),
+    (
         r"(a call of|making a)",
         f"{OUTSIDE}; where it computes with tensors, register it with torch.library.custom_op",
+    ),
+    (
+        r"(a long loop|an iteration over more|more than|.* without tensor work|calls nested|.*in a long loop)",
+        "use one operation on a whole tensor in place of the loop or the recursion, or do it before the compiled function",
     ),
     # exceptions
     (r"(raises|.* raises )", "the original code raises by itself: nothing is to be done where that is meant"),
     (r".*exception", "raise and catch it within the compiled function, or outside of it as a whole"),
     # objects that come from outside, or stay
+    (
+        r"(.*\b(ContextVar|Token|context variable))",
+        "set and reset context variables outside of the compiled function",
+    ),
+    (
+        r"(.*used as a key|.*own __hash__|a bound method as a key|keys whose|hash\(\)|a keyword that|.*\b__hash__|.*keys change)",
+        "use texts, numbers, or tuples of them, as keys",
+    ),
+    (
+        r"(.*\ba set\b|set\.)",
+        "use a list, a tuple, or sorted(...), in place of the set",
+    ),
+    (
+        r".*(sequence of its own kind|for a sequence|subclass of str|by its methods|in its own way|that is not modelled)",
+        "pass plain lists, tuples, dicts, texts and numbers of them",
+    ),
+    (
+        r"(comparing|.* compared\b|an __eq__|an object looked for|`in` on)",
+        "compare numbers, texts or the same kinds of tensors, or compare before the compiled function",
+    ),
+    (
+        r"(indexing|a mask whose|a \w+ used as an index|a tensor indexed by)",
+        "index tensors with ints, slices, None, ... and tensors; lists and tuples with ints and slices",
+    ),
+    (
+        r"a (quantised|\w*torch\.\w+|name) tensor",
+        "pass plain tensors in: .dequantize(), .to_dense(), .to_padded_tensor()",
+    ),
+    (
+        r"a (tensor that is conjugated|fake tensor)",
+        "pass a plain tensor in: .resolve_conj().resolve_neg()",
+    ),
+    (
+        r"(.*legacy constructor|Tensor\.(new|_make_subclass|as_subclass))",
+        "make it with torch.tensor, torch.empty or x.new_empty",
+    ),
+    (
+        r"(a tensor's|whether a|the attribute \w+ of a|the identity of|.*tensor that needs no gradient|a view that autograd)",
+        "read or set it before the compiled function, or after the call, of what it returns",
+    ),
+    (
+        r"(.*changes how operations run|torch\.(use_deterministic|cuda|inference_mode)|a seed)",
+        "set it once, before the compiled function is called",
+    ),
+    (
+        r".*(__dict__|namespace|(locals|dir|id|super)\(\)|annotations|descriptor|\b(type|object)\.|__kwdefaults__|type param)",
+        "look at classes, namespaces and identities before the compiled function",
+    ),
+    (
+        r".*(with these arguments|with keyword arguments|arguments by name|argument by name|called with|with arguments)",
+        "call it with its usual arguments (numbers, texts, tensors), or outside of the compiled function",
+    ),
+    (
+        r".*(after (a change|the region)|which the region has changed|which the region|the region changed)",
+        "do it before what changes the object, or outside of the compiled function",
+    ),
     (
         r"(the end of|a context manager|.*\bmanager\b)",
         "have the whole `with` block within the compiled function, or outside of it",
