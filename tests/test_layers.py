@@ -294,7 +294,7 @@ LATE = {
     "fake.redirected": "torch.distributed: few programs meet other processes",
     "fake.tensor": "few programs have symbolic sizes",
     "patching": "few programs save what was compiled",
-    "pipeline": "few programs run in a notebook",
+    "pipeline": "few programs run in a notebook, or ask to have graphs checked or timed",
     "kernels.build_triton": "timing is off by default",
     "kernels.launch": "cffi: with the first kernel",
     "kernels.owned": "the files of another user, and locks, are seldom met",

@@ -23,6 +23,10 @@ from .common.options import config
 from .runtime import module
 from .runtime.origins import original
 
+_DIMS = (
+    ": sizes that change become symbolic by themselves; mark_dynamic or torch.compiler.config.dynamic_sources name them at once"
+)
+INSTEAD = {"dynamic_shapes": _DIMS, "shapes_spec": _DIMS}  # arguments of newer versions of torch
 LITE = "lite"  # torch's mode for little work at a compile
 
 
@@ -48,7 +52,9 @@ def torch_compile(
     """
     for key, value in more.items():
         if value is not None:
-            caches.warn_once(f"argument {key}", f"bytejit: the argument {key} of torch.compile does nothing here")
+            caches.warn_once(
+                f"argument {key}", f"bytejit: the argument {key} of torch.compile does nothing here{INSTEAD.get(key, '')}"
+            )
     if mode == LITE:
         caches.warn_once("mode lite", "bytejit: the mode 'lite' of torch.compile is the default one here")
         mode = None

@@ -39,9 +39,7 @@ from bytejit.runtime.ownership import UserError, is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
 from bytejit.tools import inspection
-from bytejit.tools.accuracy import check_region
 from bytejit.tools.advice import advice
-from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.open_values import Differs
 from bytejit.tracer.core.signals import Break, NotLoaded, NotNow, TooLong
@@ -308,10 +306,14 @@ def run_backend(
             if options.verify_correctness:
                 run(verify, graph.forward, made, found.examples, name, where)
             if options.check:
+                from bytejit.tools.accuracy import check_region
+
                 run(check_region, graph, made, backend, found.examples, name, where)
         except IncorrectResult as e:
             raise UserError(e) from None
     if inspection.timed() and found.ops:
+        from bytejit.tools.timing import seconds_of
+
         report_of(graph).run_seconds = run(seconds_of, made, found.examples)
     last = report_of(graph).writes_last
     written = () if last is not None and made is last() else found.written
