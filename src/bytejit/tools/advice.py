@@ -74,6 +74,15 @@ ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (r"a call of (print|.*\bwarn)", "print after the call, from what the compiled function returns"),
     (r"a call of time\.sleep", OUTSIDE),
+    (r"(an import|a call of __import__|.*\bimport)", "import at the top of the file"),
+    (
+        r"(a call of (_thread|threading)|a lock)",
+        "start threads, and make and take locks, outside of the compiled function",
+    ),
+    (
+        r".*no way to infer",
+        "call it outside of the compiled function; of an operator of your own register a torch.library.register_fake",
+    ),
     (
         r"a call of (io\.|posix\.|nt\.|os\.|.*(IO|File|Socket|socket|Buffered\w+)\w*\.|_?socket|subprocess|shutil)",
         "read and write files before or after the compiled function",
@@ -134,7 +143,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
         "index tensors with ints, slices, None, ... and tensors; lists and tuples with ints and slices",
     ),
     (
-        r"a (quantised|\w*torch\.\w+|name) tensor",
+        r"a (quantised|nested|torch\.\w+|name) tensor",
         "pass plain tensors in: .dequantize(), .to_dense(), .to_padded_tensor()",
     ),
     (
@@ -173,7 +182,6 @@ ADVICE: tuple[tuple[str, str], ...] = (
         r"(an iterator|a generator|a yield|.*\bgenerator\b)",
         "make a list of the items before, or iterate within the compiled function",
     ),
-    (r"(an import|.*\bimport)", "import at the top of the file"),
     (r"(the async|an async|async)", "compile the functions that it calls, in place of the async function"),
     (r"(a copy of|copy\.)", "copy it before the compiled function, or give its class a plain state"),
     (

@@ -27,7 +27,8 @@ class TensorInputs(Component):
         if not answers_as_torch(type(obj)) and not (self.t.job.may_wait and torch.nn.parameter.is_lazy(obj)):
             raise Break(f"a tensor of the subclass {type(obj).__name__}, which says itself what a tensor looks like")
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
-            raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
+            kind = "quantised" if obj.is_quantized else "nested" if obj.is_nested else obj.layout
+            raise Break(f"a {kind} tensor")
         if obj.is_conj() or obj.is_neg():
             raise Break("a tensor that is conjugated or negated when it is read")
         check_usable(obj)
