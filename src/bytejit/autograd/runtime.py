@@ -17,11 +17,13 @@ from torch.autograd.function import FunctionCtx
 
 from bytejit.codegen.aten.applied_functions import conditions, has_passes
 from bytejit.codegen.aten.graph import Alias, Aten, Input, base_of
+from bytejit.codegen.aten.outputs import kinds_of
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
+from bytejit.common.gradients import CREATION
 from bytejit.common.graph_info import info_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spared_hooks import sparing
@@ -77,7 +79,11 @@ class TrainingProgram:
         self.after = parts.results + parts.saved
         outs = parts.forward.outputs
         shown = [k for k in range(parts.saved) if outs[parts.results + k] in outs[: self.first]]
-        self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
+        detached = frozenset(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
+        # views that an autograd function of the program's returns: torch refuses writes into them
+        shut = [kind == CREATION.IN_CUSTOM_FUNCTION.name for kind in kinds_of(gm, CREATION.DEFAULT.name)]
+        self.shut = frozenset(r.index for r, is_shut in zip(parts.recipes, shut) if is_shut and isinstance(r, Made))
+        self.detached = detached - self.shut
         self.outs = tuple(map(maker, parts.recipes))
         # of several results, those whose hooks eager calls only with a gradient
         self.hooked = tuple(k for k in parts.kept.alone if Made(k) in parts.recipes) if self.first > 1 else ()
@@ -103,8 +109,8 @@ class TrainingProgram:
             torch._C._set_grad_enabled(False)
             before = self.before(inputs) if self.parts.copied else inputs
             made = self.forward(*inputs)
-            if self.detached:  # a view that was made without gradients is no result of a node
-                made = [t.detach() if k in self.detached else t for k, t in enumerate(made)]
+            if self.detached or self.shut:  # a view that was made without gradients is such a result of a node, and no other
+                made = [t.view_as(t) if k in self.shut else t.detach() if k in self.detached else t for k, t in enumerate(made)]
             torch._C._set_grad_enabled(True)
             if self.first:
                 grown = apply(self, before, made, states, *[inputs[i] for i in self.inputs])

@@ -136,6 +136,7 @@ def pieces(value: object) -> tuple:
 
 
 def step(n: fx.Node, x: torch.Tensor) -> torch.Tensor:
-    """A view, made of the tensor that is there at the call."""
-    args = (x, *n.args[1:])
-    return getattr(args[0], n.target)(*args[1:], **n.kwargs) if n.op == "call_method" else n.target(*args, **n.kwargs)
+    """A view, made of the tensor that is there at the call, which may be an argument more than once (`x.view_as(x)`)."""
+    base = n.args[0]
+    args, kwargs = [x if a is base else a for a in n.args], {k: x if a is base else a for k, a in n.kwargs.items()}
+    return getattr(x, n.target)(*args[1:], **kwargs) if n.op == "call_method" else n.target(*args, **kwargs)

@@ -75,7 +75,10 @@ def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
                 inputs[i].requires_grad_(False)
             raise
         for i, on in last:
-            inputs[i].requires_grad_(on)
+            if on or inputs[i].is_leaf:
+                inputs[i].requires_grad_(on)
+            else:
+                inputs[i].detach_()
         return found
 
     return setting

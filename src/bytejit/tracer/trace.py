@@ -22,7 +22,7 @@ from bytejit.guards.conditions import Distinct
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.kinds import DISTINCT, TENSOR
 from bytejit.guards.references import NotingPrinter, Ref
-from bytejit.guards.sources import Computed, KnownSource, Local, Source, StackSlot, TensorGrad
+from bytejit.guards.sources import Attr, Computed, KnownSource, Local, Source, StackSlot, TensorGrad
 from bytejit.runtime.early_draws import Draw
 from bytejit.tracer.core.job import Job, Stop
 from bytejit.tracer.core.signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
@@ -239,6 +239,7 @@ def add_last_guards(t: Tracer) -> None:
                 if g.kind == TENSOR:
                     t.guards.replace(g, replace(g.value, requires_grad=v.real.requires_grad))
     guard_views_by_offset(t)
+    guard_detached(t)
     add_alias_guards(t)
     add_key_guards(t)
     external_iterators.add_guards(t)
@@ -248,6 +249,13 @@ def add_last_guards(t: Tracer) -> None:
     look_up_operators(t)
     for cls, lookups in class_facts.guards_of_lookups(t.cannot_change):
         t.guards.add("CLASS", KnownSource.of(cls), lookups)
+
+
+def guard_detached(t: Tracer) -> None:
+    """Guard whether inputs that the region detaches are leaves: torch refuses writes into these, `requires_grad_` of others."""
+    for v in t.inputs:
+        if isinstance(v, TensorVar) and v.source is not None and v.real.requires_grad and not v.fake.requires_grad:
+            t.guard("EQUALS", Attr(v.source, "is_leaf"), v.real.is_leaf)
 
 
 def drop_unread(t: Tracer, outputs: list[torch.fx.Node]) -> None:

@@ -223,6 +223,17 @@ def conjugated(t: Tracer, v: Var) -> bool:
     return v.source is None and v.fake.is_complex() and v.node is not None and is_read_conjugated(v.node)
 
 
+@models(torch.detach_, torch.Tensor.detach_)
+def detach_in_place(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """Of a tensor from outside a guard says that it is no view: torch refuses to detach these in place."""
+    v = t.values.real(args[0]) if args else NONE
+    if isinstance(v, TensorVar) and v.source is not None:
+        t.guard("EQUALS", Called(Attr(v.source, "_is_view")), v.real._is_view())
+        if v.real._is_view():
+            raise Break("Tensor.detach_ of a view")
+    return t.tensors.call_tensor_op(torch.Tensor.detach_, args, kwargs)
+
+
 @models(torch.is_conj, torch.Tensor.is_conj)
 def is_conj(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return Known(conjugated(t, t.values.real(args[0])))
