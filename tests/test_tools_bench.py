@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.__main__ import main
 from bytejit.commands import COMMANDS
 from bytejit.tools import bench, loading
 
@@ -74,6 +75,13 @@ def test_one_line_and_a_status(code: Path, here: None, capsys: pytest.CaptureFix
     (line,) = printed.err.splitlines()
     assert line.startswith(f"bytejit bench: {said}") and not printed.out
     assert {p.name for p in code.iterdir()} <= {"benched.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("command", ["bench", "explain"])
+def test_an_interrupt_is_one_line(code: Path, here: None, capsys: pytest.CaptureFixture, command: str) -> None:
+    (code / "slow.py").write_text("def slow():\n    raise KeyboardInterrupt\n")
+    assert main([command, "slow.py:slow"]) == 130
+    assert capsys.readouterr().err == f"bytejit {command}: interrupted\n"
 
 
 def test_a_child_that_dies_and_a_table() -> None:

@@ -93,7 +93,13 @@ def main(arguments: list[str]) -> int:
     if name not in known:
         print(f"bytejit: no command {name!r}: it is one of {', '.join(known)}", file=sys.stderr)
         return 2
-    return known[name](rest)
+    try:
+        return known[name](rest)
+    except KeyboardInterrupt:
+        if name == "run":  # the program's own
+            raise
+        print(f"bytejit {name}: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":
