@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
@@ -94,6 +95,13 @@ def test_errors_of_a_backend_show_its_own_frames(case, needs_grad, tmp_path):
     with pytest.raises(LookupError) as caught:
         bytejit.compile(lambda x: x + 1, backend=backend, options={"debug": True, "debug_dir": str(tmp_path)})(x)
     assert len(_files_of_ours(caught.tb)) > len(ours)
+
+
+def test_errors_that_may_be_bytejits_keep_its_frames():
+    c = bytejit.compile(lambda x: x + 1, backend=lambda gm, inputs: functools.partial(int, "no number"))  # no frame of its own
+    with pytest.raises(TypeError) as caught:
+        c(torch.ones(4))
+    assert "rollback.py" in _files_of_ours(caught.tb)
 
 
 @pytest.mark.parametrize("backend", [broken_backend, AOT(forward=broken_backend)])

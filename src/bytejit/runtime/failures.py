@@ -94,7 +94,7 @@ def exit_of_failed_graph(
             name = backend_name(function.settings.backend)
             raise BackendFailed(name, f"made what does not return the graph's outputs: {error}", function.where) from None
         if runs_once and owner in (CALLED, PROGRAM) or not own_backend and owner in (PROGRAM, BYTEJIT):
-            if not debug:
+            if not debug and owner != BYTEJIT:
                 error.__traceback__ = without_ours(error)
             raise error if own_backend or owner == CALLED else note_place(error, doing, function.where)
         registry.count("fallbacks", f"a graph raised {type(error).__name__} in {function.where.function}")
