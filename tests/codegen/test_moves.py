@@ -65,6 +65,8 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "im2col_stepped": (lambda x: F.unfold(x, (2, 3), 2, (1, 0), (3, 1)), (r(3, 8, 9),)),
     "col2im": (lambda x: F.fold(x.sin(), (6, 7), 3, padding=1), (r(2, 27, 42),)),
     "col2im_stepped": (lambda x: F.fold(x, (8, 9), (2, 3), 2, (1, 0), (3, 1)), (r(18, 3 * 5),)),
+    "col2im_apart": (lambda x: F.fold(x, (8, 9), (2, 3), 1, 0, (2, 3)), (r(12, 12),)),
+    "col2im_wide_windows": (lambda x: F.fold(x, (7, 9), (5, 3), 1, (2, 0), (2, 2)), (r(30, 16),)),
     "take": (lambda x, i: (x.take(i), x.t().take(i[0])), (r(4, 5), torch.tensor([[0, -1, 19], [-20, 7, 7]]))),
     "empty": (lambda x: torch.empty_like(x).copy_(x.sin()), (r(4, 5),)),
     "strided_scatter": (

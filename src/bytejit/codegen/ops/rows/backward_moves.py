@@ -23,7 +23,7 @@ from bytejit.common.spec import wrap_dim
 
 from .composite import F
 from .gather import row
-from .moves import on_diagonal
+from .moves import Columns, on_diagonal
 from .pools import UNROLL, WIDE
 from .scatter import INDICES, update
 from .view import both, clamped, view, within
@@ -167,6 +167,35 @@ def unfold_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, size: int, st
             mask = both(ctx, inside, within(ctx, o, 0, g.shape[dim]))
             own = (*c[:dim], o, *c[dim + 1 :], ix.index(c[dim] - o * step))
             terms.append(masked(ctx, g, own, mask, work))
+        return functools.reduce(functools.partial(ctx.op, "add"), terms)
+
+    return ctx.map(element)
+
+
+@view("col2im", "col2im")
+def col2im(ctx: Lowering, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
+    """x has a column for each window. Each pixel is the sum over the windows that contain it."""
+    cols, work = Columns(kernel, dilation, padding, stride, tuple(size)), acc_dtype(x.dtype)
+    dims = list(zip(cols.kernel, cols.stride, cols.padding, cols.dilation, cols.across))
+    taps = [windows(ctx, *d) for d in dims]
+    if math.prod(len(t.at(ix.var("probe"))) for t in taps) > UNROLL:
+        raise NoRule("a large window")
+
+    def along(d: int, i: ix.Index) -> list[tuple[ix.Index, ix.Index, Expr | None]]:
+        """(window, which of its elements, whether it is one) for all windows along a dim that have element i."""
+        _, s, p, dilation, count = dims[d]
+        found = []
+        for k, (o, inside, _) in enumerate(taps[d].at(i)):
+            j = ix.index(k) if dilation != 1 else ix.index(i + p - o * s)
+            found.append((o, j, both(ctx, inside, within(ctx, o, 0, count))))
+        return found
+
+    def element(c: tuple) -> Expr:
+        terms = []
+        for (y, i, above), (z, j, beside) in itertools.product(along(0, ix.index(c[-2])), along(1, ix.index(c[-1]))):
+            column = (c[-3] * cols.kernel[0] + i) * cols.kernel[1] + j
+            own = (*c[:-3], column, ix.linear([y, z], (cols.across[1], 1)))
+            terms.append(masked(ctx, x, own, both(ctx, above, beside), work))
         return functools.reduce(functools.partial(ctx.op, "add"), terms)
 
     return ctx.map(element)

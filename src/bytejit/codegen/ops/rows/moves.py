@@ -16,7 +16,7 @@ from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import contiguous_stride, wrap_dim
 
 from .composite import F
-from .pools import UNROLL, pair
+from .pools import pair
 from .view import both, view, within
 
 
@@ -238,37 +238,6 @@ def im2col(ctx: Lowering, x: Value, kernel: Any, dilation: Any, padding: Any, st
         mask = both(ctx, *(within(ctx, v, 0, n) for v, n in zip(own, cols.size)))
         e = ctx.read(x, (*c[:-2], channel, *own), work, mask)
         return e if mask is None else ctx.op("select", mask, e, ctx.const(0, work), dtype=work)
-
-    return ctx.map(at)
-
-
-@view("col2im", "col2im")
-def col2im(ctx: Lowering, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
-    """Each pixel is the sum over the windows that contain it, so no two threads write the same place."""
-    cols, work = Columns(kernel, dilation, padding, stride, tuple(size)), acc_dtype(x.dtype)
-    if cols.kernel[0] * cols.kernel[1] > UNROLL:
-        raise NoRule("a large window")
-
-    def part(c: tuple, k: tuple[int, int]) -> Expr:
-        own, tests = [], []
-        for d in (0, 1):
-            v = ix.index(c[-2 + d] + cols.padding[d] - k[d] * cols.dilation[d])
-            w, s = ix.floordiv(v, cols.stride[d], ctx.sizes), cols.stride[d]
-            tests.append(within(ctx, w, 0, cols.across[d]))
-            if s != 1:
-                tests.append(ctx.op("eq", ctx.cons.index(ix.mod(v, s, ctx.sizes)), ctx.const(0, "i64")))
-            own.append(w)
-        mask = both(ctx, *tests)
-        row = (c[-3] * cols.kernel[0] + k[0]) * cols.kernel[1] + k[1]
-        e = ctx.read(x, (*c[:-3], row, ix.linear(own, (cols.across[1], 1))), work, mask)
-        return e if mask is None else ctx.op("select", mask, e, ctx.const(0, work), dtype=work)
-
-    def at(c: tuple) -> Expr:
-        parts = [part(c, (i, j)) for i in range(cols.kernel[0]) for j in range(cols.kernel[1])]
-        total = parts[0]
-        for e in parts[1:]:
-            total = ctx.op("add", total, e)
-        return total
 
     return ctx.map(at)
 
