@@ -77,18 +77,21 @@ class ExprText:
     """Prints one expression. names: id of an expression -> its text. element(buffer, offset): an element of memory. For
     conditions that all lanes share (`NestPrinter.shared_conditions`): rows: id of a masked load -> the element that it reads;
     choices: id of a select -> the local that holds its condition as bits. For rows of float16 (`NestPrinter.read_halves`) rows:
-    id of a load or store -> the element of an f32 array that takes its place; widened: ids of these loads."""
+    id of a load or store -> the element of an f32 array that takes its place; widened: ids of these loads. steady: id of a masked
+    load -> the local that holds what all lanes read."""
 
     def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
         self.table, self.names, self.index, self.element = table, names, index, element
         self.rows: dict[int, str] = {}
         self.choices: dict[int, str] = {}
+        self.steady: dict[int, str] = {}
         self.widened: set[int] = set()
 
     def forget(self) -> None:
         """A nest begins: what other nests declared for their lanes is out of scope, also for expressions that both have."""
         self.rows.clear()
         self.choices.clear()
+        self.steady.clear()
         self.widened.clear()
 
     def inline(self, e: Expr) -> str | None:
@@ -106,11 +109,15 @@ class ExprText:
         low, high = ix.bounds(ix.index(e.attr), self.index.sizes)
         return -(1 << 31) <= low <= high < 1 << 31
 
+    def read(self, e: Expr) -> str:
+        """The element of a load, whatever its mask says."""
+        text = self.rows.get(id(e)) or self.element(e.name, e.attr[0])
+        return f"bj::truth(&{text})" if e.dtype == "b8" else text
+
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
         """The right side of a statement. far: for all operands (not vectorized: `Op.far`). err: where an error code goes."""
         if e.kind == "load":
-            text = self.rows.get(id(e)) or self.element(e.name, e.attr[0])
-            text = f"bj::truth(&{text})" if e.dtype == "b8" else text
+            text = self.steady.get(id(e)) or self.read(e)
             if e.mask is not None and id(e) not in self.rows:
                 zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in NARROW else f"({e.dtype})0"
                 return f"{self.names[id(e.mask)]} ? {text} : {zero}"

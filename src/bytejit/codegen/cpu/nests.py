@@ -289,6 +289,8 @@ class NestPrinter(Reductions):
         for e in (x.expr for x in n.placed if id(x.expr) in inner):
             if e.kind == "load" and e.mask is not None and not any(id(a) in inner for a in e.needs):
                 self.shared_row(n.names[-1], e)
+            elif e.kind == "load" and e.mask is not None:
+                self.steady_element(n.names[-1], e)
             elif e.kind == "op" and e.name == "select" and e.dtype in CHOSEN and id(e.args[0]) not in inner:
                 condition = e.args[0]
                 if id(condition) not in choices:
@@ -310,6 +312,18 @@ class NestPrinter(Reductions):
         first = self.element(e.name, at - ix.var(inner) * step)
         self.text.add(f"const {e.dtype}* const {name} = {self.names[id(e.mask)]} ? &{first} : bj::zeros<{e.dtype}>();")
         self.expr.rows[id(e)] = f"{name}[{self.index(ix.var(inner) * step)}]"
+
+    def steady_element(self, inner: str, e: Expr) -> None:
+        """Declare what a load reads in all lanes where its mask holds, if it may be read where the mask does not hold either."""
+        at, b = ix.index(e.attr[0]), self.buffers[e.name]
+        if e.name in self.locals or at.coefficient(inner) != 0 or at.within_atoms(inner) or next(ix.values_in(e.attr), None):
+            return
+        low, high = ix.bounds(at, self.sizes)
+        known = all(isinstance(v, int) and v > 0 for v in b.shape) and all(isinstance(v, int) for v in b.stride)
+        if known and 0 <= low and high <= sum((v - 1) * step for v, step in zip(b.shape, b.stride)):
+            name, self.counter = f"s{self.counter}", self.counter + 1
+            self.text.add(f"const {e.dtype} {name} = {self.expr.read(e)};")
+            self.expr.steady[id(e)] = name
 
     def statement(self, n: NestState, e: Expr, far: bool) -> None:
         if e.kind == "ref":
