@@ -16,7 +16,6 @@ from pathlib import Path
 from bytejit.common import caches
 from bytejit.common.errors import BadSetting, BytejitError
 from bytejit.common.light_dataclass import light_dataclass
-from bytejit.common.pragmas import FAULTS_IN_LANES
 from bytejit.common.registry import count
 
 from .disk import Disk
@@ -82,20 +81,20 @@ class Compiler:
         if not self.gcc:
             return common
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
-        # partial redundancies eliminated, a comparison of what another one chose becomes a branch, and the loop stays scalar:
-        # log1p(exp(x)), argmin(maximum(0, x))
-        own = ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam", "-fno-tree-pre")
+        # partial redundancies eliminated, or jumps threaded, a comparison of what another one chose becomes a branch, and the loop
+        # stays scalar: log1p(exp(x)), argmin(maximum(0, x)), the places of a max pool's greatest elements. And of a path on which
+        # no index is out of range (the pad of `x[pad(i)]`) GCC 12 for AVX-512 made a masked operation of threaded jumps, and
+        # put bits of other values into the fault
+        own = (
+            "-fno-semantic-interposition",
+            "-fno-asynchronous-unwind-tables",
+            "-fno-loop-unroll-and-jam",
+            "-fno-tree-pre",
+            "-fno-thread-jumps",
+        )
         # GCC 13 puts conditions of neighbouring elements side by side as 1, and reads them as masks: an index out of range of a
         # row of three passed its check. 12 and 14 do not
         return (*common, *own, *(("-fno-tree-slp-vectorize",) if self.major == 13 else ()))
-
-    def flags_of(self, text: str) -> tuple[str, ...]:
-        """Flags of one unit.
-
-        A loop in lanes that records faults is compiled without threaded jumps: of a path on which no index is out of range (the
-        pad of `x[pad(i)]`) GCC 12 for AVX-512 makes a masked operation, and ORs bits of other values into the fault.
-        """
-        return (*self.flags, "-fno-thread-jumps") if self.gcc and FAULTS_IN_LANES in text else self.flags
 
     @property
     def major(self) -> int:

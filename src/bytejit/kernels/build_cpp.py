@@ -50,7 +50,7 @@ def prelude_key() -> str:
 
 def unit_key(text: str, compiler: Compiler) -> str:
     """The key of a unit's binary: text, headers, flags, compiler, CPU, calling convention."""
-    flags = " ".join(compiler.flags_of(text) + compiler.extra)
+    flags = " ".join(compiler.flags + compiler.extra)
     return digest(FORMAT, text, prelude_key(), flags, compiler.version, cpu().key, sys.platform)
 
 
@@ -156,7 +156,7 @@ def _errors_of(process: subprocess.Popen) -> str:
 def _start(key: str, text: str, compiler: Compiler, work: Path) -> tuple[subprocess.Popen, Path]:
     source, out = work / f"{key}.cpp", work / f"{key}.so"
     source.write_text(text)
-    command = [compiler.path, *compiler.extra, *compiler.flags_of(text), f"-I{PRELUDE}", str(source), "-o", str(out), "-lm"]
+    command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", str(source), "-o", str(out), "-lm"]
     env = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True, env=env)

@@ -12,7 +12,6 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import NARROW, itemsize
-from bytejit.common.pragmas import FAULTS_IN_LANES
 
 from . import half_rows
 from .expressions import ExprText, far_text
@@ -214,7 +213,7 @@ class NestPrinter(Reductions):
 
     def vectorized(self) -> None:
         """The pragma of a loop that the compiler vectorizes."""
-        self.text.add(FAULTS_IN_LANES if self.raises else "#pragma omp simd")
+        self.text.add("#pragma omp simd" + " reduction(| : fault)" * self.raises)
 
     def block_loop(self, n: NestState, axis: str, width: str, far: bool) -> None:
         t = self.text
