@@ -152,6 +152,7 @@ IMAGE = spread(
         "max_pool2d 3 2 1": images(lambda x: F.max_pool2d(x, 3, 2, 1)),
         "max_pool2d 3 1 1": images(lambda x: F.max_pool2d(x, 3, 1, 1)),
         "avg_pool2d 2": images(lambda x: F.avg_pool2d(x, 2)),
+        "avg_pool2d 3 1 1": images(lambda x: F.avg_pool2d(x, 3, 1, 1)),
         "avg_pool2d 3 2 1": images(lambda x: F.avg_pool2d(x, 3, 2, 1)),
         "adaptive_avg_pool2d 1": images(lambda x: F.adaptive_avg_pool2d(x, 1)),
         "adaptive_avg_pool2d 7": images(lambda x: F.adaptive_avg_pool2d(x, 7)),

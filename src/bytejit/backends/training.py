@@ -21,6 +21,7 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import module_of
+from bytejit.common.logs import fault
 from bytejit.common.text import first_line
 from bytejit.common.torch_settings import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler, NoDriver
@@ -93,10 +94,11 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
                 made = build(apart, aten)
             report_of(gm).tell_later(named_for("backward_", report_of(apart).stages))
             return made
-        except (Undecided, NoCompiler, NoDriver, BuildFailed) as e:
-            reason = first_line(e)
-            registry.count("fallbacks", f"a backward graph runs through torch: {reason}")
-            return run_aten(aten)
+        except BuildFailed as e:
+            fault(e, "building a backward graph")
+        except (Undecided, NoCompiler, NoDriver) as e:
+            registry.count("fallbacks", f"a backward graph runs through torch: {first_line(e)}")
+        return run_aten(aten)
 
     gm.meta[INFO] = replace(info, new_grads=(), replayer=partial(ForwardReplayer, passes=passes))
     forward, report = counted(build(gm, parts.forward), parts.forward), report_of(gm)

@@ -50,10 +50,14 @@ def far_text(e: Expr, table: OpTable) -> tuple[str, str] | None:
 
 
 class IndexText(IndexPrinter):
-    """Indices as i64 expressions; axes are variables of their own names."""
+    """Indices as i64 expressions; axes are variables of their own names. tables: atoms that are read from tables -> their text."""
 
     def __init__(self, sizes: Mapping[str, Any], value: Callable[[Expr], str]) -> None:
         super().__init__(sizes, str, value)
+        self.tables: Mapping[ix.Atom, str] = {}
+
+    def atom(self, atom: ix.Atom) -> str:
+        return self.tables.get(atom) or super().atom(atom)
 
     def number(self, n: int) -> str:
         return f"{n}LL" if abs(n) >= 1 << 31 else str(n)

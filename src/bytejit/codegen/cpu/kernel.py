@@ -20,8 +20,8 @@ from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import itemsize
 
+from .axis_tables import TablePrinter
 from .expressions import ExprText, IndexText
-from .nests import NestPrinter
 from .reductions import CppText
 
 STACK = 64 * 1024  # bytes: at most so many of a thread's row-local buffers are on the stack
@@ -39,7 +39,7 @@ def starts(call: Call) -> dict[str, int]:
     return {b: found[b] for b in (*call.reads, *call.writes) if found.get(b)}
 
 
-class KernelPrinter(NestPrinter):
+class KernelPrinter(TablePrinter):
     """Prints one `Call`. text: the lines of its functions; starts: buffer -> elements that callers add to its pointer."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable, name: str) -> None:
@@ -59,6 +59,7 @@ class KernelPrinter(NestPrinter):
         self.refs: dict[str, frozenset[str]] = {}
         self.ref_text: dict[str, str] = {}
         self.counter = 0
+        self.tables, self.tabled = {}, common.Tables()
         self.sizes = {a.name: a.size for p in self.kernel.nests for a in (*self.kernel.axes, *p.axes)}
         self.index = IndexText(self.sizes, lambda e: self.names[id(e)])
         self.expr = ExprText(table, self.names, self.index, self.element)
@@ -107,6 +108,7 @@ class KernelPrinter(NestPrinter):
         if self.raises:
             t.add("i32 fault = 0;")
         self.local_rows()
+        self.fill_tables()
         self.outer_loops()
         if self.raises:
             t.add("if (fault) __atomic_fetch_or(err, fault, __ATOMIC_RELAXED);")

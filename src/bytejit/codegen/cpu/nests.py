@@ -14,7 +14,7 @@ from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import NARROW, itemsize
 
 from . import half_rows
-from .expressions import ExprText, far_text
+from .expressions import ExprText, IndexText, far_text
 from .reductions import NestState, Reductions, narrow
 
 ZEROS = 32768  # bytes of the array of zeros in kernels/prelude/base.h
@@ -32,6 +32,9 @@ class NestPrinter(Reductions):
     locals: list[str]
     raises: bool
     expr: ExprText
+    index: IndexText
+    tables: dict[int, common.Tables]  # of the nests that have any (`TablePrinter`)
+    tabled: common.Tables  # of the nest that is being printed
 
     @abstractmethod
     def element(self, buffer: str, offset: Any) -> str:
@@ -49,8 +52,9 @@ class NestPrinter(Reductions):
         scans = common.running(p)
         self.refs.update((name, frozenset(names)) for name in scans)  # a scan has a value at each point, of a block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
-        n.placed = common.place(p, names, self.refs, held)
-        n.far = tuple(x.expr for x in n.placed if far_text(x.expr, self.table))
+        n.placed = common.place(p, names, self.refs, held, self.tables.get(i))
+        tabled = self.tables[i].parts if i in self.tables else {}
+        n.far = tuple(x.expr for x in n.placed if id(x.expr) not in tabled and far_text(x.expr, self.table))
         inner = self.sizes[names[-1]] if names else 1
         if p.reduces and not block and not scans and sched.vector and names and sched.vector == names[-1]:
             lanes = max(sched.lanes, 1) * max(sched.accumulators, 1)
@@ -66,6 +70,8 @@ class NestPrinter(Reductions):
         n = self.nest(i)
         t = self.text
         self.expr.forget()
+        self.tabled = self.tables.get(i, common.Tables())
+        self.index.tables = self.tabled.places
         for r in n.p.reduces:
             self.start(r, n)
         self.statements(n, 0)
@@ -285,7 +291,7 @@ class NestPrinter(Reductions):
         false, and a select combines bits."""
         inner = {id(x.expr) for x in n.placed if x.depth == len(n.names)}
         choices: dict[int, str] = {}
-        for e in (x.expr for x in n.placed if id(x.expr) in inner):
+        for e in (x.expr for x in n.placed if id(x.expr) in inner and id(x.expr) not in self.tabled.parts):
             if e.kind == "load" and e.mask is not None and not any(id(a) in inner for a in e.needs):
                 self.shared_row(n.names[-1], e)
             elif e.kind == "load" and e.mask is not None:
@@ -335,7 +341,8 @@ class NestPrinter(Reductions):
             self.counter += 1
             note = common.comment(e.where) if e.kind == "op" else ""
             dtype = "f32" if id(e) in self.expr.widened else e.dtype
-            self.text.add(f"const {dtype} {text} = {self.expr(e, far)};", note)
+            made = self.tabled.parts[id(e)][1] if id(e) in self.tabled.parts else self.expr(e, far)
+            self.text.add(f"const {dtype} {text} = {made};", note)
         self.names[id(e)] = text
 
     def ref(self, name: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -61,19 +62,37 @@ class Placed:
     depth: int
 
 
+@dataclass
+class Tables:
+    """What a nest reads from tables that were filled before its loops. parts: id of an expression -> (the axis that it depends on,
+    the element's text); places: an atom of indices -> its text."""
+
+    parts: dict[int, tuple[str, str]] = field(default_factory=dict)
+    places: dict[ix.Atom, str] = field(default_factory=dict)
+
+
 def place(
-    p: LoopNest, nest: Sequence[str], refs: dict[str, frozenset[str]], held: dict[str, frozenset[str]] | None = None
+    p: LoopNest,
+    nest: Sequence[str],
+    refs: dict[str, frozenset[str]],
+    held: dict[str, frozenset[str]] | None = None,
+    tables: Tables | None = None,
 ) -> tuple[Placed, ...]:
     """Each expression of a nest, operands first, at the outermost depth where its axes are known.
 
     nest: the nest's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
     of them for a scan read in its own nest). held: axes that an element of a buffer depends on in addition to those of its
-    coordinates (a row-local buffer has one element for each point of a block).
+    coordinates (a row-local buffer has one element for each point of a block). tables: what is read from these.
     """
     depth_of = {name: i + 1 for i, name in enumerate(nest)}
     depths: dict[int, int] = {}
     out = []
-    for e in walk(p.roots()):
+    tabled = tables.parts if tables is not None else {}
+    for e in walk(p.roots(), tabled):
+        if id(e) in tabled:
+            depths[id(e)] = depth_of.get(tabled[id(e)][0], 0)
+            out.append(Placed(e, depths[id(e)]))
+            continue
         depth = max((depths[id(a)] for a in e.needs), default=0)
         names: frozenset[str] = frozenset()
         if e.kind == "load":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from .index import values_in
@@ -150,8 +150,9 @@ class Cons:
         return self.make("ref", name, (), dtype, None, where)
 
 
-def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
-    """Every node below `roots`, operands first, each once, in first-use order; values inside indirect indices too."""
+def walk(roots: Iterator[Expr] | tuple[Expr, ...], leaves: Container[int] = ()) -> Iterator[Expr]:
+    """Every node below `roots`, operands first, each once, in first-use order; values inside indirect indices too. leaves: ids of
+    nodes whose operands do not count."""
     seen: set[int] = set()
     for root in roots:
         stack = [(root, False)]
@@ -163,7 +164,7 @@ def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            if not node.needs:
+            if not node.needs or id(node) in leaves:
                 yield node
                 continue
             stack.append((node, True))

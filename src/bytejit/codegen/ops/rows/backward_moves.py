@@ -24,9 +24,12 @@ from bytejit.common.spec import wrap_dim
 from .composite import F
 from .gather import row
 from .moves import Columns, on_diagonal
-from .pools import UNROLL, WIDE
+from .pools import UNROLL, WIDE, in_order
 from .scatter import INDICES, update
 from .view import both, clamped, view, within
+
+
+FEW = 3  # elements that a CPU reads at once: masked elements of a row are read one by one
 
 
 def masked(ctx: Lowering, g: Value, own: tuple, mask: Expr | None, dtype: str) -> Expr:
@@ -102,10 +105,10 @@ def gathered(ctx: Lowering, g: Value, size: tuple, taps: list[Taps]) -> Value:
     probe = [len(t.at(ix.var("probe"))) if s != 1 else len(t.at(ix.ZERO)) for t, s in zip(taps, size)]
     if max(probe, default=1) > WIDE:
         raise NoRule("a large window")
-    if math.prod(probe) > UNROLL or n == 3 and math.prod(probe) > UNROLL // 2:
+    if math.prod(probe) > (FEW if ctx.home == "cpu" else UNROLL // 2 if n == 3 else UNROLL):
         for d in range(n - 1):
             shape = (*g.shape[: d - n], size[d], *g.shape[len(g.shape) + d - n + 1 :])
-            g = ctx.pointwise(shape, work, functools.partial(_total, ctx, g, taps={d - n: taps[d]}))
+            g = in_order(ctx, shape, work, functools.partial(_total, ctx, g, taps={d - n: taps[d]}))
         return ctx.map(lambda c: _total(ctx, g, c, {-1: taps[-1]}))
     return ctx.map(lambda c: _total(ctx, g, c, {d - n: t for d, t in enumerate(taps)}))
 
@@ -121,8 +124,8 @@ def _total(ctx: Lowering, g: Value, c: tuple, taps: dict[int, Taps]) -> Expr:
             own[d] = place
             weight = w if weight is None else weight if w is None else weight * w
         e = F(ctx, ctx.read(g, tuple(own), work, mask))
-        e = e if weight is None else e * weight
         e = e if mask is None else F(ctx, mask).pick(e, 0.0)
+        e = e if weight is None else e * weight  # finite, also where the mask is false
         total = e if total is None else total + e
     return total.e if total is not None else ctx.const(0.0, work)
 

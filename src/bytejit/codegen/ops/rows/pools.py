@@ -14,6 +14,7 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule
 from bytejit.codegen.loops.value import Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, acc_dtype
+from bytejit.common.spec import contiguous_stride
 
 from .composite import F
 from .gather import numbers, row
@@ -125,6 +126,15 @@ def _max_pool(n: int, *overloads: str) -> None:
         return values, _positions(ctx, window) if ctx.used(1) else None
 
 
+def in_order(ctx: Lowering, shape: tuple, dtype: str, fn: Callable[[tuple], Expr], i: int | None = None) -> Value:
+    """`Lowering.pointwise` over as many dims as the node's own spec (or its i-th result's) has, which lie in memory in its
+    order."""
+    like = ctx.spec(i).stride
+    order = sorted(range(len(shape)), key=lambda d: -ix.hint(like[d]))
+    dense = dict(zip(order, contiguous_stride(tuple(shape[d] for d in order))))
+    return ctx.pointwise(shape, dtype, fn, tuple(dense[d] for d in range(len(shape))))
+
+
 def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
     """The greatest element of a large window: first of each row of the window, then of these results."""
     x, n, spec = window.x, window.n, ctx.spec(i)
@@ -133,7 +143,7 @@ def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
         if d == 0:
             return ctx.map(row_.most, i)
         shape = (*x.shape[: d - n], spec.shape[d - n], *x.shape[len(x.shape) + d - n + 1 :])
-        x = ctx.pointwise(shape, ir_dtype(spec), row_.most)
+        x = in_order(ctx, shape, ir_dtype(spec), row_.most, i)
     return x
 
 
@@ -267,7 +277,7 @@ def _sums(ctx: Lowering, window: Window) -> Value:
         if k > WIDE:
             x = _long_sums(ctx, x, d - n, k, window.stride[d], window.padding[d], shape)
         else:
-            x = ctx.pointwise(shape, work, functools.partial(_total, window.along(d, x)))
+            x = in_order(ctx, shape, work, functools.partial(_total, window.along(d, x)))
     return x
 
 
