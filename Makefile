@@ -14,7 +14,7 @@ ARGS  ?=
 JOBS  ?= 2
 export PYTHONPATH := src
 
-.PHONY: help setup demo test lint check docs golden sizes bench bench-models bench-compile bench-growth bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
+.PHONY: help setup demo test lint check docs golden sizes bench bench-models bench-compile bench-growth bench-dispatch bench-costs bench-ops accuracy fuzz ambient soak opinfo asan
 .PHONY: test-versions clean
 
 help:            ## this list
@@ -77,6 +77,9 @@ bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
 
 bench-growth: $(READY)    ## how compiling grows with the graph, by stage; ARGS="chain --sizes 5000 10000 20000"
 	$(PY) benchmarks/bench_growth.py $(ARGS)
+
+bench-ops: $(READY)       ## single operators beside eager on a CPU; ARGS="--backward --dtype bfloat16 --below 0.95"
+	$(PY) benchmarks/bench_ops.py $(ARGS)
 
 bench-dispatch: $(READY)  ## microseconds of a call without its kernels
 	$(PY) benchmarks/bench_dispatch.py $(ARGS)

@@ -10,16 +10,17 @@ Both run in turn in this process. Times are the processor's, so that other progr
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 
 import torch
 from operator_list import OPERATORS, Operator
 from rich.console import Console
-from rich.table import Table
-from timing import in_turn, processor_seconds, seconds_text, speedup
+from timing import in_turn, seconds_text, speedup
 
 import bytejit
+from bytejit.kernels.machine import cpu
 
 
 def arguments() -> argparse.Namespace:
@@ -63,24 +64,25 @@ def measured(operator: Operator, dtype: torch.dtype, args: argparse.Namespace) -
 def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
-    console = Console()
-    table = Table("operator", "eager", "bytejit", "times eager", title=f"{args.dtype}, {args.threads} threads")
-    dtype = getattr(torch, args.dtype)
-    ratios = []
+    dtype, console = getattr(torch, args.dtype), Console()
+    passes = "forward and gradients" if args.backward else "forward"
+    console.print(f"{passes}, {args.dtype}, {args.threads} thread(s), {cpu().vector_bytes * 8} bit vectors")
+    console.print(f"{'operator':40} {'eager':>9} {'bytejit':>9} {'x of eager':>11}")
+    ratios: list[float] = []
     for name, operator in OPERATORS.items():
         if args.only and not any(part in name for part in args.only):
             continue
         try:
             found = measured(operator, dtype, args)
-        except Exception as error:
-            console.print(f"{name}: {str(error).splitlines()[0][:100]}")
+        except (RuntimeError, NotImplementedError) as error:  # eager has no such gradient, or dtype
+            console.print(f"{name:40} {str(error).splitlines()[0][:80]}", markup=False, style="dim")
             continue
-        ratio = speedup(found["eager"], found["bytejit"])
-        ratios.append(ratio)
-        if ratio < args.below:
-            row = [seconds_text(min(found[way])) for way in ("eager", "bytejit")]
-            console.print(f"{name:32} {row[0]:>9} {row[1]:>9} {ratio:8.2f}")
-    print(len(ratios))
+        ratios.append(speedup(found["eager"], found["bytejit"]))
+        if ratios[-1] < args.below:
+            times = [seconds_text(min(found[way])) for way in ("eager", "bytejit")]
+            console.print(f"{name:40} {times[0]:>9} {times[1]:>9} {ratios[-1]:11.2f}", style="red" if ratios[-1] < 0.95 else "")
+    if ratios:
+        console.print(f"{len(ratios)} operators, geometric mean {statistics.geometric_mean(ratios):.2f} x of eager")
 
 
 if __name__ == "__main__":

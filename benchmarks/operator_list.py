@@ -41,7 +41,10 @@ def named(functions: str, where: object, **more: object) -> dict[str, Operator]:
     return {name: Operator(getattr(where, name), **more) for name in functions.split()}
 
 
-ONE = "abs neg exp exp2 expm1 sin cos tan tanh sigmoid erf sinh cosh asinh atan floor ceil round trunc frac sign square nan_to_num relu"
+ONE = (
+    "abs neg exp exp2 expm1 sin cos tan tanh sigmoid erf sinh cosh asinh atan floor ceil round trunc frac sign square nan_to_num "
+    "relu"
+)
 ABOVE = "sqrt rsqrt reciprocal log log2 log10 log1p lgamma digamma"
 ACTIVATIONS = (
     "gelu silu mish hardswish hardsigmoid hardtanh relu6 elu selu celu leaky_relu softplus softsign logsigmoid tanhshrink "
@@ -176,10 +179,7 @@ IMAGE = spread(
         "patches": images(lambda x: x.unflatten(2, (8, 8)).unflatten(4, (8, 8)).permute(0, 2, 4, 1, 3, 5).flatten(3)),
     }
 ) | {
-    "grid_sample": Operator(
-        lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), (IMAGES, (4, 64, 64, 2))
-    ),
-    "unfold": Operator(lambda x: F.unfold(x, 3, padding=1)),
+    "grid_sample": Operator(lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), (IMAGES, (4, 64, 64, 2))),
     "unfold of images": Operator(lambda x: F.unfold(x, 3, padding=1), (IMAGES,)),
     "fold": Operator(lambda x: F.fold(x, (64, 64), 4, stride=4), ((4, 512, 256),)),
     "max_pool1d": Operator(lambda x: F.max_pool1d(x, 3, 2), ((16, 64, 512),)),
@@ -188,7 +188,6 @@ IMAGE = spread(
     "max_pool3d": Operator(lambda x: F.max_pool3d(x, 2), ((2, 16, 16, 32, 32),)),
     "trilinear": Operator(lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), ((2, 16, 8, 16, 16),)),
 }
-del IMAGE["unfold"]
 MOVES = {
     "transpose": Operator(lambda x: x.t().contiguous()),
     "transpose and add": Operator(lambda x, y: x.t() * 2 + y, (MATRIX, (1024, 512))),
@@ -238,9 +237,7 @@ LOSSES = {
     "binary_cross_entropy": Operator(lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), TWO),
     "with_logits": Operator(lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), TWO),
     "kl_div": Operator(lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"), TWO),
-    "cosine_embedding_loss": Operator(
-        lambda x, y: F.cosine_embedding_loss(x, y, torch.where(ROWS[:512] > 256, 1, -1)), TWO
-    ),
+    "cosine_embedding_loss": Operator(lambda x, y: F.cosine_embedding_loss(x, y, torch.where(ROWS[:512] > 256, 1, -1)), TWO),
     "triplet_margin_loss": Operator(F.triplet_margin_loss, (MATRIX,) * 3),
     "hinge_embedding_loss": Operator(lambda x: F.hinge_embedding_loss(x, torch.where(x > 0, 1, -1))),
     "multi_margin_loss": Operator(lambda x: F.multi_margin_loss(x, ROWS[:512])),

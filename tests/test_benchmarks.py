@@ -19,3 +19,11 @@ def test_growth(shape: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout.splitlines()[-1])
     assert row["n"] == 10 and row["stages"]["capture"] > 0 and row["stages"]["emit"] > 0
+
+
+def test_operators(tmp_path: Path) -> None:
+    path = ROOT / "benchmarks" / "bench_ops.py"
+    arguments = ("--backward", "--only", "relu6", "fold", "--seconds", "0.01")
+    done = run_forked(path, *arguments, preload=COMPILER, BYTEJIT_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "relu6" in done.stdout and "3 operators, geometric mean" in done.stdout
