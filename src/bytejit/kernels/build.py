@@ -81,10 +81,10 @@ class Compiler:
         if not self.gcc:
             return common
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
-        # partial redundancies eliminated, or jumps threaded, a comparison of what another one chose becomes a branch, and the loop
-        # stays scalar: log1p(exp(x)), argmin(maximum(0, x)), the places of a max pool's greatest elements. And of a path on which
-        # no index is out of range (the pad of `x[pad(i)]`) GCC 12 for AVX-512 made a masked operation of threaded jumps, and
-        # put bits of other values into the fault
+        # partial redundancies eliminated, or jumps threaded, a comparison of what another one chose becomes a branch, and the
+        # loop stays scalar: log1p(exp(x)), argmin(maximum(0, x)), the places of a max pool's greatest elements. And of a path on
+        # which no index is out of range (the pad of `x[pad(i)]`) GCC 12 for AVX-512 made a masked operation of threaded jumps,
+        # and put bits of other values into the fault
         own = (
             "-fno-semantic-interposition",
             "-fno-asynchronous-unwind-tables",

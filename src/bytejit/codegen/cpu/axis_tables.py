@@ -1,6 +1,6 @@
 """What a nest computes of one axis alone, as tables that are filled before all loops.
 
-    for i: for j: x[i, source(j)] * weight(j)     ->     for j: a[j] = source(j), b[j] = weight(j); for i: for j: x[i, a[j]] * b[j]
+    for i: for j: x[i, source(j)] * weight(j)  ->  for j: a[j] = source(j), b[j] = weight(j); for i: for j: x[i, a[j]] * b[j]
 
 So it is when images are resized by odd factors, in pools whose windows differ, and where positions are encoded. Without tables
 every row computes the same numbers again.

@@ -50,7 +50,7 @@ def far_text(e: Expr, table: OpTable) -> tuple[str, str] | None:
 
 
 class IndexText(IndexPrinter):
-    """Indices as i64 expressions; axes are variables of their own names. tables: atoms that are read from tables -> their text."""
+    """Indices as i64 expressions; axes are variables of their own names. tables: atoms that are read from tables -> text."""
 
     def __init__(self, sizes: Mapping[str, Any], value: Callable[[Expr], str]) -> None:
         super().__init__(sizes, str, value)

@@ -64,8 +64,8 @@ class Placed:
 
 @dataclass
 class Tables:
-    """What a nest reads from tables that were filled before its loops. parts: id of an expression -> (the axis that it depends on,
-    the element's text); places: an atom of indices -> its text."""
+    """What a nest reads from tables that were filled before its loops. parts: id of an expression -> (the axis that it depends
+    on, the element's text); places: an atom of indices -> its text."""
 
     parts: dict[int, tuple[str, str]] = field(default_factory=dict)
     places: dict[ix.Atom, str] = field(default_factory=dict)

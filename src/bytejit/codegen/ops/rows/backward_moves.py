@@ -28,7 +28,6 @@ from .pools import UNROLL, WIDE, in_order
 from .scatter import INDICES, update
 from .view import both, clamped, view, within
 
-
 FEW = 3  # elements that a CPU reads at once: masked elements of a row are read one by one
 
 
