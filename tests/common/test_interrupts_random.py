@@ -1,4 +1,4 @@
-"""500 moments, drawn by lot, at which a signal's handler raises: the process is as it was, whatever was going on. They are
+"""2,000 moments, drawn by lot, at which a signal's handler raises: the process is as it was, whatever was going on. They are
 counted in calls and returns, not in seconds: the same moments in every run, however busy the machine is."""
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def f(x):
     (x @ w).square().sum().backward()
     return w.grad""",
 }
-BACKENDS = {"eager": 252, "aot_eager": 140, "inductor": 105}  # moments each
+BACKENDS = {"eager": 1407, "aot_eager": 350, "inductor": 245}  # moments each
+WHOLE = {"eager": 5, "aot_eager": 2, "inductor": 2}  # one in so many: the function is called again behind it, and compiled
 BEFORE = signal.getsignal(signal.SIGINT)  # a shell's background job ignores it
 
 
@@ -138,6 +139,8 @@ def test_random_moments(program: str, backend: str) -> None:
             c = bytejit.compile(f, backend=backend, options=options)
             hits += interrupted(c, x, 1 + int((n + draw.random()) * steps.count / many), state)
             check_process(state, other, x)
+            if n % WHOLE[backend]:
+                continue
             bytejit.counters.clear()
             for _ in range(2):
                 torch.testing.assert_close(c(x), f(x))
