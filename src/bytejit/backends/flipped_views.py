@@ -18,7 +18,7 @@ from torch import fx
 
 from bytejit.autograd.cut_graph import cut_at, joined
 from bytejit.codegen.aten.mutation import RESHAPING
-from bytejit.common.gradients import refused
+from bytejit.common.gradients import CREATION, creation, refused
 from bytejit.common.graph_calls import FLIPS, called_name
 from bytejit.common.graph_info import INFO, info_of, note_around, report_of
 from bytejit.common.graph_modules import module_of
@@ -28,6 +28,7 @@ from .composed_parts import apart_from_composed
 from .reshaped_inputs import apart_from_reshapes
 from .seeds import apart_from_seeds
 from .set_data import apart_from_sets
+from .surround import tracked_anew
 
 _RESHAPES = frozenset(name.removeprefix("aten::") for name in (*RESHAPING, "aten::resize_", "aten::set_"))
 
@@ -46,6 +47,8 @@ def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Cal
     info = info_of(gm)
     if not isinstance(wanted, tuple) or info.inference is not None or info.grads_off and not info.needs_grad:
         return compile(gm)
+    if tracked_anew(gm):  # views made behind the graph would be of the input as it is left
+        return compile(gm)
     chains = {k: chain for k, n in enumerate(wanted) if isinstance(n, fx.Node) and (chain := chain_of(n))}
     if not chains or any(called_name(n) in _RESHAPES for n in gm.graph.nodes):
         return compile(gm)
@@ -57,15 +60,21 @@ def apart_from_flips(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Cal
     call = compile(without(gm, wanted, chains))
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     given = {k: placeholders.index(chain[0].args[0]) for k, chain in chains.items() if chain[0].args[0] in placeholders}
+    without_gradients = frozenset(filter(is_without_gradients, views))
 
     def viewing(*inputs: Any) -> Any:
         found = list(call(*inputs))
         made: dict[fx.Node, Any] = {}
-        for k, chain in chains.items():
-            x = inputs[given[k]] if k in given else found[k]
-            for n in chain:
-                x = made[n] = made[n] if n in made else step(n, x)
-            found[k] = x
+        mode = torch.is_grad_enabled()  # as the graph leaves it
+        try:
+            for k, chain in chains.items():
+                x = inputs[given[k]] if k in given else found[k]
+                for n in chain:
+                    torch._C._set_grad_enabled(n not in without_gradients)
+                    x = made[n] = made[n] if n in made else step(n, x)
+                found[k] = x
+        finally:
+            torch._C._set_grad_enabled(mode)
         return tuple(found)
 
     note_around(gm, viewing, call)
@@ -109,6 +118,12 @@ def chain_of(n: fx.Node) -> list[fx.Node]:
             first = len(chain)
         n = n.args[0]
     return chain[len(chain) - first :]
+
+
+def is_without_gradients(n: fx.Node) -> bool:
+    """Whether the program makes a view, or several at once, with gradients off."""
+    value = n.meta["val"]
+    return any(creation(v) == CREATION.NO_GRAD_MODE.name for v in pieces(value) or (value,))
 
 
 def is_piece(value: object) -> bool:

@@ -179,6 +179,7 @@ def _pieces(m: Meta, dim: int, sizes: Sequence[Size]) -> list[Meta]:
     return out
 
 
+@row("unsafe_split.Tensor")
 @strided("split.Tensor")
 def _split(x: HasMeta, size: Size, dim: int = 0) -> list[Meta]:
     m = x.m
@@ -190,6 +191,7 @@ def _split(x: HasMeta, size: Size, dim: int = 0) -> list[Meta]:
     return _pieces(m, dim, [size] * (count - 1) + [total - size * (count - 1)])
 
 
+@row("unsafe_split_with_sizes")
 @strided("split_with_sizes")
 def _split_with_sizes(x: HasMeta, sizes: Sequence[Size], dim: int = 0) -> list[Meta]:
     m = x.m
