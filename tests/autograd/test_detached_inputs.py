@@ -9,6 +9,8 @@ import torch
 
 import bytejit
 
+OTHER = torch.ones(2, 3, requires_grad=True)
+
 
 def detached_first(x: torch.Tensor) -> object:
     x.detach_()
@@ -33,6 +35,15 @@ def tracking_off(x: torch.Tensor) -> object:
     return x.mul_(2)
 
 
+def viewed_behind(x: torch.Tensor) -> object:
+    """Beside a view that has gradients; a break follows"""
+    other = OTHER.t()
+    x.detach_() if not x.is_leaf else x.requires_grad_(False)
+    behind = x.swapaxes(0, -1)
+    print(end="")
+    return behind, behind.clone(), behind[1:], other, x
+
+
 def viewed_as_itself(x: torch.Tensor) -> object:
     x.detach().add_(1)
     piece = x.unbind(0)[0]
@@ -41,7 +52,7 @@ def viewed_as_itself(x: torch.Tensor) -> object:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("f", [detached_first, written_first, zeroed, tracking_off, viewed_as_itself])
+@pytest.mark.parametrize("f", [detached_first, written_first, zeroed, tracking_off, viewed_behind, viewed_as_itself])
 @pytest.mark.parametrize("kinds", [("made", "leaf", "view", "made"), ("view", "leaf", "made", "view")])
 def test_writes_are_made_once(f: Callable, kinds: tuple[str, ...], backend: str) -> None:
     compiled = bytejit.compile(f, backend=backend)

@@ -14,6 +14,7 @@ from bytejit.codegen.aten.graph import Alias, Aten, OutputValue
 from bytejit.common import profiler_ranges, registry
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.spec import span_of
+from bytejit.fake.tensor import Fake
 
 
 def fakes_of(gm: torch.fx.GraphModule) -> list:
@@ -64,6 +65,7 @@ def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
         return call
     first = [i for i, on in flags if on and info_of(gm).needs_grad]
     last = [(i, on) for i, on in flags if i not in first]
+    anew = views_of_detached(gm, frozenset(i for i, on in last if not on))
 
     def setting(*inputs: Any) -> Any:
         try:
@@ -79,9 +81,27 @@ def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
                 inputs[i].requires_grad_(on)
             else:
                 inputs[i].detach_()
-        return found
+        if not anew:
+            return found
+        return tuple([viewed_anew(inputs[anew[k]], t) if k in anew else t for k, t in enumerate(found)])
 
     return setting
+
+
+def views_of_detached(gm: torch.fx.GraphModule, detached: frozenset[int]) -> dict[int, int]:
+    """The results that are views which the graph makes of inputs behind their detaching, each with its input."""
+    wanted = list(gm.graph.nodes)[-1].args[0]
+    if not detached or not isinstance(wanted, (tuple, list)):
+        return {}
+    inputs = [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
+    at = {id(inputs[i]): i for i in detached}
+    shown = {k: n.meta["val"] for k, n in enumerate(wanted) if isinstance(n, torch.fx.Node) and type(n.meta.get("val")) is Fake}
+    return {k: at[id(v._base)] for k, v in shown.items() if not v.requires_grad and v._is_view() and id(v._base) in at}
+
+
+def viewed_anew(x: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """A view of a detached tensor, where it was made of it before that."""
+    return x.as_strided(view.shape, view.stride(), view.storage_offset()) if view.requires_grad else view
 
 
 def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
