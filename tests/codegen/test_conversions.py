@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from graphs import aten, stages
+from test_emit_cpp import compiled
 
 import bytejit
+from bytejit.codegen.cpu.emit import emit_cpp
 
 pytestmark = pytest.mark.cxx
 WHOLE = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -61,3 +65,27 @@ def test_rows_of_halves_in_place_masked_and_summed() -> None:
 
     for got, want in zip(bytejit.compile(program, fullgraph=True)(x, y, m), program(x, y, m), strict=True):
         torch.testing.assert_close(got, want, rtol=2e-3, atol=8e-3)  # eager rounds between the operations
+
+
+EVERY = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)  # all numbers of bfloat16
+KEPT: dict[str, tuple[Callable, bool]] = {
+    "abs": (torch.abs, True),
+    "neg": (torch.neg, True),
+    "relu": (torch.relu, True),
+    "clamp to its numbers": (lambda x: x.clamp(-0.5, 2.5), True),
+    "clamp to others": (lambda x: x.clamp(-0.1, 2.6), False),
+    "choice": (lambda x: torch.where(x > 1, x, -x.flip(0)), True),
+    "greatest": (lambda x: torch.maximum(x, x.flip(0)).minimum(x.abs()), True),
+    "nan_to_num": (torch.nan_to_num, True),
+    "of a mask": (lambda x: torch.where((x > 0).to(x.dtype) > 0, x, 3.0), True),
+    "double": (lambda x: x * 2, False),
+    "half of some": (lambda x: torch.where(x > 1, x, x / 3), False),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_of_bfloat16_is_not_rounded(name: str) -> None:
+    fn, kept = KEPT[name]
+    text = "".join(emit_cpp(stages(aten(fn, EVERY), 2)[2]).units)
+    assert ("bj::cut" in text) == kept
+    torch.testing.assert_close(compiled(fn, (EVERY,)).call(EVERY)[0], fn(EVERY), rtol=0, atol=0, equal_nan=True)

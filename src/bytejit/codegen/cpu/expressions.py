@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.emit.index_text import IndexPrinter
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.expr import Expr, walk
 from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import FLOATS, NARROW
@@ -42,6 +43,26 @@ def constant(value: Any, dtype: str) -> str:
     if dtype in ("i8", "i16", "u8"):  # C++ deduces a function's type from its operands
         return f"({dtype}){value}" if value >= 0 else f"({dtype})({value})"
     return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
+
+
+#: ops whose result is one of their operands, but for its sign
+CHOICES = frozenset({"abs", "neg", "maximum", "minimum", "fmax", "fmin", "select"})
+
+
+def is_bf16(e: Expr) -> bool:
+    """Whether an f32 is surely a number of bfloat16, or nan: its conversion then needs no rounding."""
+    sure: set[int] = set()
+    for x in walk((e,)):
+        if x.kind == "const":
+            exact = x.dtype == "f32" and not struct.unpack("I", struct.pack("f", common.rounded(x.attr)))[0] & 0xFFFF
+        elif x.name == "to":
+            exact = x.args[0].dtype in ("bf16", "b8", "u8", "i8")
+        else:
+            values = x.args[1:] if x.name == "select" else x.args
+            exact = x.kind == "op" and x.name in CHOICES and all(id(a) in sure for a in values)
+        if exact:
+            sure.add(id(x))
+    return id(e) in sure
 
 
 def far_text(e: Expr, table: OpTable) -> tuple[str, str] | None:
@@ -131,6 +152,8 @@ class ExprText:
             return f"bj::choose({self.choices[id(e)]}, {args[1]}, {args[2]})"
         if far and (texts := far_text(e, self.table)):
             return texts[1].format(*args, err=err)
+        if e.name in ("to", "narrow") and e.dtype == "bf16" and e.args[0].dtype == "f32" and is_bf16(e.args[0]):
+            return f"bj::cut({args[0]})"
         if e.name == "to" and e.dtype in FLOATS and self.short(e.args[0]):
             args = [f"(i32){args[0]}"]
         first = e.args[0].dtype if e.args else e.dtype

@@ -160,6 +160,7 @@ BJ bf16 to_bf16(f32 x) {
     return (bf16)(u16)(x != x ? 0x7fc0u : rounded);
 }
 template <class T> BJ T wide(T x) { return x; }
+BJ bf16 cut(f32 x) { return (bf16)(u16)(bits<u32>(x) >> 16); }  // of a number of bfloat16, or a nan
 BJ b8 operator!=(bf16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 BJ b8 operator!=(f16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 
