@@ -3,6 +3,7 @@
 from .common.errors import (
     BackendFailed,
     BadSetting,
+    BehindWrites,
     Bug,
     BytejitError,
     CannotRewrite,
@@ -18,6 +19,7 @@ from .common.errors import (
 __all__ = [
     "BackendFailed",
     "BadSetting",
+    "BehindWrites",
     "Bug",
     "BytejitError",
     "CannotRewrite",

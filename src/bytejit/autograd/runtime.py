@@ -28,7 +28,7 @@ from bytejit.common.graph_info import info_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spared_hooks import sparing
 from bytejit.compat.checkpoint_frames import runs_again
-from bytejit.runtime.rollback import random_states
+from bytejit.runtime.rollback import random_states, undoing
 
 from .asked import NONE, is_for_all, not_asked_for
 from .freed import UNPACK, Freed, Held, errors_of
@@ -60,6 +60,7 @@ class TrainingProgram:
     def __init__(self, gm: fx.GraphModule, parts: Parts, forward: Callable, backward: Callable[[Aten], Callable]) -> None:
         self.parts, self.forward, self.build = parts, forward, backward
         self.plain = gm.forward
+        self.undone = undoing(gm.forward, parts.written, False) if parts.written else gm.forward
         applies = [n.target for n in gm.graph.nodes if has_passes(n)]
         self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), bool(applies)
         self.hidden = not all(isinstance(target, Applied) for target in applies)  # one is in a part, such as a checkpoint's
@@ -103,7 +104,7 @@ class TrainingProgram:
             why = "anomaly mode is on" if torch.is_anomaly_enabled() else seen_by_hooks()
             if why:
                 registry.count("fallbacks", f"a graph runs through torch: {why}")
-                return self.plain(*inputs)
+                return self.undone(*inputs)
         grad, states = torch.is_grad_enabled(), random_states() if self.parts.random else ()
         try:
             torch._C._set_grad_enabled(False)

@@ -15,6 +15,7 @@ from bytejit.common import profiler_ranges, registry
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.spec import span_of
 from bytejit.fake.tensor import Fake
+from bytejit.runtime.rollback import raise_behind_writes, undoing, versions
 
 
 def fakes_of(gm: torch.fx.GraphModule) -> list:
@@ -247,13 +248,20 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
     if not aten.mutations:
         return call
     written = sorted({m.input for m in aten.mutations})
-    plain, shared = gm.forward, overlap_in_memory if info_of(gm).arrays else share_memory
+    silent = {m.input for m in aten.mutations if m.writes == 0}
+    told = [i for i in written if i not in silent and i < len(fakes_of(gm))]
+    plain, shared = undoing(gm.forward, tuple(written), False), overlap_in_memory if info_of(gm).arrays else share_memory
 
     def checked(*inputs: Any) -> Any:
         if shared(inputs, written):
             registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
             return plain(*inputs)
-        return call(*inputs)
+        before = None if silent else versions(inputs, told)
+        try:
+            return call(*inputs)
+        except Exception as error:
+            raise_behind_writes(error, inputs, told, before)
+            raise
 
     report_of(gm).writes_last = weakref.ref(checked)
     return checked

@@ -122,6 +122,21 @@ class DeviceFault(BytejitError, IndexError):
     __module__ = "bytejit.exc"
 
 
+class BehindWrites(BytejitError, RuntimeError):
+    """A step of bytejit's behind the writes of a graph failed (`__cause__`). The inputs keep what was written, so that the
+    original code cannot run in the graph's place: it would write a second time. Always raised."""
+
+    __module__ = "bytejit.exc"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__(
+            f"{type(error).__name__} behind the writes of a graph: {error}\n"
+            "  why    a fault of bytejit, not of your code; its inputs are written, so the original code cannot run instead\n"
+            "  do     report it with the traceback"
+        )
+
+
 def note_place(error: BaseException, doing: str, where: Where | None) -> BaseException:
     """Add "while <doing>, at <user's line>" to an exception once, keeping its type and message; returns it."""
     note = f"while {doing}" + (f", at {where}" if where is not None else "")

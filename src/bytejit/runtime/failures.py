@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import interrupts, logs, registry, special_cases
-from bytejit.common.errors import BackendFailed, BadSetting, DeviceFault, Unsupported, backend_name, note_place
+from bytejit.common.errors import BackendFailed, BadSetting, BehindWrites, DeviceFault, Unsupported, backend_name, note_place
 from bytejit.common.graph_info import Report
 from bytejit.common.options import Options
 
@@ -73,15 +73,19 @@ def exit_of_failed_graph(
     An exception of the program's own backend, or of its own Python code in a graph, reaches the program. Of Python code the
     original code raises it, where the region has other effects or may catch it (`runs_once` is False). An error of a GPU without
     memory reaches the program where inputs may have been written by then, and a checkpoint what its hooks raise: they count the
-    tensors that are saved, and would see them twice. restore: calls that put back the state that the graph
-    set. report: the graph's; None where the region may catch errors. debug: the frames of bytejit stay in tracebacks.
+    tensors that are saved, and would see them twice. So does any exception behind the graph's writes.
+
+    restore: calls that put back the state that the graph set. report: the graph's; None where the region may catch errors. debug:
+    the frames of bytejit stay in tracebacks.
     """
     doing = logs.ran_place(function.settings.backend)
 
     def failed(error: BaseException, flat: Args) -> Exit:
         for setter, args in restore:  # here, too, few frames may be left
             setter(*args)
-        if type(error) is RecursionError:
+        behind = error if isinstance(error, BehindWrites) else None
+        error = error if behind is None else behind.error
+        if type(error) is RecursionError and behind is None:
             return flat, point
         if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
             raise error  # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
@@ -90,6 +94,8 @@ def exit_of_failed_graph(
         if report is not None and report.writes_early and isinstance(error, torch.OutOfMemoryError):
             raise error
         owner = owner_of(error)
+        if behind is not None:
+            raise error if owner in (CALLED, PROGRAM) else behind
         if not own_backend and _is_of_unpacking(error):
             name = backend_name(function.settings.backend)
             raise BackendFailed(name, f"made what does not return the graph's outputs: {error}", function.where) from None

@@ -55,15 +55,20 @@ def owner_of(error: BaseException) -> str:
     a graph calls; PROGRAM: other Python code of the program, or of a library that it uses; BYTEJIT: none of these."""
     inner = ""
     for frame in frames_of(error):
-        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        module = str(frame.f_globals.get("__name__", ""))
         package = module.partition(".")[0]
-        if file.startswith(GRAPHS) or module == "torch.fx.interpreter" or module.startswith(MADE):
+        if is_of_graph(frame) or module == "torch.fx.interpreter" or module.startswith(MADE):
             return CALLED if inner == PROGRAM else GRAPH
         if is_ours(frame):
             inner = inner or BYTEJIT
         elif package not in PASSED_OVER:
             inner = inner or PROGRAM
     return inner or BYTEJIT
+
+
+def is_of_graph(frame: FrameType) -> bool:
+    """Whether a frame runs text made of a graph."""
+    return frame.f_code.co_filename.startswith(GRAPHS)
 
 
 def is_ours(frame: FrameType) -> bool:

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bytejit.common.errors import BehindWrites
 from bytejit.common.gradients import refused
 from bytejit.common.overriding import untold
+
+from .ownership import frames_of, is_of_graph
 
 States = list[tuple[torch.Generator, torch.Tensor]]
 
@@ -95,7 +98,7 @@ def undoing(graph: Callable, written: tuple[int, ...], random: bool) -> Callable
     Cost: a copy of each written input a call; 2 us for the generators.
     """
 
-    def run(*inputs: Any) -> Any:
+    def undone_run(*inputs: Any) -> Any:
         tensors = saved([inputs[i] for i in written]) if written else []
         generators = random_states() if random else []
         try:
@@ -108,7 +111,26 @@ def undoing(graph: Callable, written: tuple[int, ...], random: bool) -> Callable
                 raise
             raise
 
-    return run
+    return undone_run
+
+
+def versions(inputs: tuple, written: list[int]) -> list[int] | None:
+    """The versions of inputs that a graph writes; None where there is an inference tensor, which has none. 40 ns an input."""
+    try:
+        return [inputs[i]._version for i in written]
+    except RuntimeError:
+        return None
+
+
+def raise_behind_writes(error: Exception, inputs: tuple, written: list[int], before: list[int] | None) -> None:
+    """Raise BehindWrites for an exception of a graph that has written inputs, and not put them back. written: the inputs whose
+    versions tell; before: their versions. None: only where the exception comes from tells; the graph's own code writes last."""
+    frames = list(frames_of(error))
+    if any(f.f_globals is globals() and f.f_code.co_name == "undone_run" for f in frames):
+        return
+    now = versions(inputs, written)
+    if now != before or now is None and not any(map(is_of_graph, frames)):
+        raise BehindWrites(error) from error
 
 
 def rewinding(graph: Callable, written: tuple[int, ...], use: Callable[[Callable], None]) -> Callable:
