@@ -314,8 +314,9 @@ def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
-    if x.bound.parent is None and x.bound.root.index is not None:
-        raise CannotNormalise(f"{func}: changes an input's shape")
+    if x.bound.root.index is not None:
+        of = "an input" if x.bound.parent is None else "a view of an input, which counts that as a write"
+        raise CannotNormalise(f"{func}: changes the shape of {of}")
     if rec.follows and (x.viewed or x._is_view()):  # autograd makes views of fakes again from the base as it is then
         if x.requires_grad:
             raise CannotNormalise(f"{func}: changes the shape of what has views, with gradients")
