@@ -23,6 +23,7 @@ from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spec import Spec
 
 from .joint import Joint
+from .less_saved import with_less_saved
 from .nodes import ancestors, copied, placed
 from .nodes import base_of as root_of
 from .recipes import Given, JointView, Recipe
@@ -79,7 +80,7 @@ def partition(joint: Joint, weights: frozenset[int] = frozenset(), budget: float
     The program may write an input between the two passes. Where eager saves that input, it raises an error, or, after a write
     through `.data`, computes from the new values: so does the backward graph. Where eager does not save it, nothing happens in
     eager: the backward graph has a copy, where it computes something again from that input."""
-    return _Partition(joint, weights, budget).parts()
+    return _Partition(with_less_saved(joint), weights, budget).parts()
 
 
 class _Partition:

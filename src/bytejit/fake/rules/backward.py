@@ -11,7 +11,7 @@ from bytejit.common.spec import channels_last_stride
 from .core import HasMeta, Meta, NeedsMeta, Operand, new, row
 from .pointwise import as_operands
 from .products import convolution_stride, matched, per_dim, spatial_dims, suggests_channels_last
-from .rearranged import like_last, reflection_pad
+from .rearranged import like_last, reflection_pad, replication_pad
 
 
 @row("rrelu_with_noise_backward", beside="layout")
@@ -62,11 +62,21 @@ def _log_softmax_backward(grad: Operand, y: HasMeta, dim: int, dtype: torch.dtyp
     return new(m.shape, None, m.dtype, m.device)
 
 
-@row("reflection_pad2d_backward", beside="layout")
-def _reflection_pad_backward(grad: Operand, x: HasMeta, padding: Any) -> Meta:
-    if grad.m.dtype != x.m.dtype or grad.m.shape != reflection_pad(x, padding).shape:
+def _pad_backward(grad: HasMeta, x: HasMeta, made: Meta) -> Meta:
+    """Laid out as the operand, of which `made` is the padded result."""
+    if grad.m.dtype != x.m.dtype or grad.m.shape != made.shape:
         raise NeedsMeta
     return like_last(x.m, x.m.shape)
+
+
+@row("reflection_pad2d_backward", "reflection_pad3d_backward", beside="layout")
+def _reflection_pad_backward(grad: Operand, x: HasMeta, padding: Any) -> Meta:
+    return _pad_backward(grad, x, reflection_pad(x, padding))
+
+
+@row("replication_pad2d_backward", "replication_pad3d_backward", beside="layout")
+def _replication_pad_backward(grad: Operand, x: HasMeta, padding: Any) -> Meta:
+    return _pad_backward(grad, x, replication_pad(x, padding))
 
 
 @row("native_group_norm_backward", beside="results")

@@ -236,7 +236,7 @@ def reflection_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
 
 
 @row("replication_pad2d", "replication_pad3d", beside="layout")
-def _replication_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
+def replication_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
     return _padded(x.m, pad, False)
 
 
