@@ -155,3 +155,33 @@ def test_a_reshaped_input_is_compiled(program, backend: str) -> None:
     bytejit.counters.clear()
     check(program, args=lambda r: (r.f(3, 4), r.f(3, 3), r.f(4, 4)), backend=backend, calls=2, tol=(1e-5, 1e-5))
     assert not bytejit.counters["fallbacks"]
+
+
+TOLD = {
+    "detach_": lambda q: q.detach_(),
+    "requires_grad_": lambda q: q.requires_grad_(False),
+    "torch.detach_": lambda q: torch.detach_(q),
+}
+
+
+@pytest.mark.parametrize("backend", [pytest.param("inductor", marks=pytest.mark.cxx), "aot_eager"])
+@pytest.mark.parametrize("order", ["before", "behind", "both"])
+@pytest.mark.parametrize("told", TOLD)
+@pytest.mark.parametrize("change", ["t_", "transpose_", "unsqueeze_", "squeeze_", "as_strided_"])
+def test_an_input_is_told_of_autograd_besides(change: str, told: str, order: str, backend: str) -> None:
+    """What has no gradients is detached before or behind it gets another look: no fault, and the same tensor comes back."""
+
+    def f(q, x):
+        if order != "behind":
+            TOLD[told](q)
+        CHANGES[change](q)
+        other = TOLD[told](q) if order != "before" else q
+        return other, q * 2, x + 1
+
+    compiled = bytejit.compile(f, backend=backend)
+    for n in range(2):
+        q, x = torch.arange(6.0).view(2, 3) + n, torch.ones(3)
+        p = q.clone()
+        expected, found = f(q, x), compiled(p, x)
+        assert found[0] is p and p.shape == q.shape and p.stride() == q.stride() and not p.requires_grad
+        assert all(map(torch.equal, expected, found)) and p._version == q._version

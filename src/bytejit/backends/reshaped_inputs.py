@@ -83,6 +83,9 @@ def with_views(gm: fx.GraphModule) -> Views | None:
             view.meta.update(n.meta)
             env[n] = now[id(inputs[at].meta["val"])] = view
             continue
+        if at is not None and n.op == "call_method" and n.target == "detach_":
+            env[n] = seen(n.args[0])  # of what has no gradients: nothing. Torch refuses it of a view
+            continue
         made = env[n] = graph.node_copy(n, seen)
         if id(n.meta.get("val")) in changed and n.op == "placeholder":
             made.meta["val"] = make(n.meta["look"], False)
