@@ -22,8 +22,8 @@ from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
-from bytejit.common.checkpointed import Checkpointed
-from bytejit.common.gradients import CREATION
+from bytejit.common.checkpointed import is_reentrant
+from bytejit.common.gradients import CREATION, refuses_writes
 from bytejit.common.graph_info import info_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.spared_hooks import sparing
@@ -73,6 +73,7 @@ class TrainingProgram:
         grads = dict([g for g in parts.grads if g[1] is not None] or parts.grads)
         self.inputs = tuple(arranged(list(grads), parts.kept.order))
         self.grads = tuple((i, grads[i]) for i in self.inputs)
+        self.followed = tuple(i for i in self.inputs if i in parts.written)  # autograd asks for their history behind the write
         leaves = set(parts.kept.order)
         self.behind = tuple(k for k, i in enumerate(self.inputs) if i not in leaves)  # edges to what others have made
         self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
@@ -105,6 +106,9 @@ class TrainingProgram:
             if why:
                 registry.count("fallbacks", f"a graph runs through torch: {why}")
                 return self.undone(*inputs)
+        if self.followed and any(refuses_writes(inputs[i]) for i in self.followed):
+            registry.count("fallbacks", "a graph runs through torch: it writes one of several views, whose history ends by that")
+            return self.undone(*inputs)
         grad, states = torch.is_grad_enabled(), random_states() if self.parts.random else ()
         try:
             torch._C._set_grad_enabled(False)
@@ -391,10 +395,3 @@ def read_inputs(aten: Aten) -> frozenset[int]:
     given = [n for n in aten.graph.nodes if n.op == "placeholder"]
     back = {base.index for base in map(base_of, aten.outputs) if isinstance(base, Input)}
     return frozenset(i for i, n in enumerate(given) if n.users or i in back)
-
-
-def is_reentrant(node: fx.Node) -> bool:
-    """Whether a node is a reentrant checkpoint, or has one in it."""
-    if isinstance(node.target, Checkpointed):
-        return bool(node.target.options.get("use_reentrant")) or any(map(is_reentrant, node.target.part.graph.nodes))
-    return False

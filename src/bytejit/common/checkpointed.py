@@ -37,3 +37,10 @@ class Checkpointed(GraphCall):
     def contexts(self) -> Callable:
         """Returns the function that makes the context managers under which the part runs first, and again."""
         return self.options.get(CONTEXTS, torch.utils.checkpoint.noop_context_fn)
+
+
+def is_reentrant(node: torch.fx.Node) -> bool:
+    """Whether a node is a reentrant checkpoint, or has one in it."""
+    if isinstance(node.target, Checkpointed):
+        return bool(node.target.options.get("use_reentrant")) or any(map(is_reentrant, node.target.part.graph.nodes))
+    return False

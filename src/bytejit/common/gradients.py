@@ -113,6 +113,11 @@ def refused(x: torch.Tensor) -> bool:
 CREATION = torch._C._autograd.CreationMeta
 
 
+def refuses_writes(x: torch.Tensor) -> bool:
+    """Whether autograd refuses any use of a view once it, or what it is a view of, is written."""
+    return x._is_view() and x.requires_grad and torch._C._autograd._get_creation_meta(x) != CREATION.DEFAULT
+
+
 def creation(x: torch.Tensor) -> str | None:
     """How autograd says that a view was made: a name of `CreationMeta`; None for what is no view."""
     return torch._C._autograd._get_creation_meta(x).name if x._is_view() else None
