@@ -21,6 +21,7 @@ from .mutation import (
     fitted,
     overlaps,
     put_back,
+    relayout,
     reshaped,
 )
 from .refused_calls import check_call
@@ -256,7 +257,7 @@ class GraphWriter(TorchDispatchMode):
         if root.index is not None:
             self.wrote.append(root.index)
         if bound.parent is not None:
-            bound.node, bound.version = first, root.version
+            bound.node, bound.version = relayout(self, first, bound.spec), root.version
 
 
 def _dispatch(self: GraphWriter, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
