@@ -128,13 +128,14 @@ class BehindWrites(BytejitError, RuntimeError):
 
     __module__ = "bytejit.exc"
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-        super().__init__(
-            f"{type(error).__name__} behind the writes of a graph: {error}\n"
-            "  why    a fault of bytejit, not of your code; its inputs are written, so the original code cannot run instead\n"
-            "  do     report it with the traceback"
-        )
+
+def behind_writes(error: BaseException) -> BehindWrites:
+    """The error of what failed behind the writes."""
+    return BehindWrites(
+        f"{type(error).__name__} behind the writes of a graph: {error}\n"
+        "  why    a fault of bytejit, not of your code; its inputs are written, so the original code cannot run instead\n"
+        "  do     report it with the traceback"
+    )
 
 
 def note_place(error: BaseException, doing: str, where: Where | None) -> BaseException:

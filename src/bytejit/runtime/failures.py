@@ -83,10 +83,10 @@ def exit_of_failed_graph(
     def failed(error: BaseException, flat: Args) -> Exit:
         for setter, args in restore:  # here, too, few frames may be left
             setter(*args)
-        behind = error if isinstance(error, BehindWrites) else None
-        error = error if behind is None else behind.error
-        if type(error) is RecursionError and behind is None:
+        if type(error) is RecursionError:  # another call might need a frame more
             return flat, point
+        behind = error if isinstance(error, BehindWrites) else None
+        error = error if behind is None or behind.__cause__ is None else behind.__cause__
         if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
             raise error  # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
         if special_cases.CHECKPOINTS.made(type(error)):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bytejit.common.errors import BehindWrites
+from bytejit.common.errors import BehindWrites, behind_writes
 from bytejit.common.gradients import refused
 from bytejit.common.overriding import untold
 
@@ -124,13 +124,19 @@ def versions(inputs: tuple, written: list[int]) -> list[int] | None:
 
 def raise_behind_writes(error: Exception, inputs: tuple, written: list[int], before: list[int] | None) -> None:
     """Raise BehindWrites for an exception of a graph that has written inputs, and not put them back. written: the inputs whose
-    versions tell; before: their versions. None: only where the exception comes from tells; the graph's own code writes last."""
+    versions tell; before: their versions. None: only where the exception comes from tells; the graph's own code writes last.
+
+    Near the recursion limit few frames are left, fewer than the graph itself needs."""
+    if type(error) is RecursionError:
+        if before is None or [inputs[i]._version for i in written] != before:
+            raise BehindWrites("RecursionError behind the writes of a graph") from error
+        return
     frames = list(frames_of(error))
     if any(f.f_globals is globals() and f.f_code.co_name == "undone_run" for f in frames):
         return
     now = versions(inputs, written)
     if now != before or now is None and not any(map(is_of_graph, frames)):
-        raise BehindWrites(error) from error
+        raise behind_writes(error) from error
 
 
 def rewinding(graph: Callable, written: tuple[int, ...], use: Callable[[Callable], None]) -> Callable:
