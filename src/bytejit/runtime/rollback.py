@@ -115,7 +115,7 @@ def undoing(graph: Callable, written: tuple[int, ...], random: bool) -> Callable
 
 
 def versions(inputs: tuple, written: list[int]) -> list[int] | None:
-    """The versions of inputs that a graph writes; None where there is an inference tensor, which has none. 40 ns an input."""
+    """The versions of inputs that a graph writes; None where one is an inference tensor. 0.3 us, and 0.1 us an input."""
     try:
         return [inputs[i]._version for i in written]
     except RuntimeError:
