@@ -142,3 +142,23 @@ def test_a_hook_of_the_programs_raises(backend: str) -> None:
         with torch.autograd.graph.saved_tensors_hooks(refuse, refuse), pytest.raises(Refused):
             compiled(x, w)
         assert x.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("write", ["x.add_(1)", "x.data.add_(1)"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_check_of_the_graph_raises(write: str, inference: bool, backend: str) -> None:
+    """What the graph itself says of an index is the program's exception, whether versions tell of its writes or not."""
+    scope: dict[str, Any] = {"torch": torch}
+    exec(f"def f(x, i):\n    y = x[i] * 2\n    {write}\n    return y", scope)
+    compiled = bytejit.compile(scope["f"], backend=backend)
+    with torch.inference_mode() if inference else nullcontext():
+        for n in (1, 7, 2):
+            x, same = torch.zeros(3), torch.zeros(3)
+            if n > 3:
+                for f, own in ((compiled, x), (scope["f"], same)):
+                    with pytest.raises(IndexError):
+                        f(own, torch.tensor([n]))
+            else:
+                assert torch.equal(compiled(x, torch.tensor([n])), scope["f"](same, torch.tensor([n])))
+            assert torch.equal(x, same)

@@ -134,8 +134,7 @@ def raise_behind_writes(error: Exception, inputs: tuple, written: list[int], bef
     frames = list(frames_of(error))
     if any(f.f_globals is globals() and f.f_code.co_name == "undone_run" for f in frames):
         return
-    now = versions(inputs, written)
-    if now != before or now is None and not any(map(is_of_graph, frames)):
+    if before is None and not any(map(is_of_graph, frames)) or before is not None and versions(inputs, written) != before:
         raise behind_writes(error) from error
 
 
