@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import sys
 from typing import Any
@@ -57,9 +58,16 @@ INT_METHODS = ("__int__", "__index__", "__trunc__") if PY < (3, 14) else ("__int
 TUPLES_ASK_LENGTHS = PY < (3, 14)
 # 3.14+: complex() of a float, also of a subclass, takes its value without asking __float__
 COMPLEX_ASKS_FLOATS = PY < (3, 14)
-# 3.14+: what a defaultdict makes is stored as by dict.setdefault: a subclass's __setitem__ is not asked, and what the factory
-# put there itself stays
-DEFAULTS_ARE_STORED = PY >= (3, 14)
+
+
+def _defaults_are_stored() -> bool:
+    made: collections.defaultdict[str, int] = collections.defaultdict(lambda: made.update(k=1) or 2)
+    return made["k"] == 1
+
+
+# 3.14+, and late releases of 3.13: what a defaultdict makes is stored as by dict.setdefault: a subclass's __setitem__ is not
+# asked, and what the factory put there itself stays
+DEFAULTS_ARE_STORED = _defaults_are_stored()
 # 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments
 CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)
 
