@@ -63,7 +63,7 @@ def test_the_first_operation_that_is_off_is_named(wrong_sigmoid: None) -> None:
     with torch.no_grad(), pytest.raises(bytejit.exc.IncorrectResult) as found:
         bytejit.compile(Gated(), options={"check": True})(torch.randn(4, 16))
     text = str(found.value)
-    assert f"first  sigmoid at tests/test_tools_accuracy.py:{LINE} in Gated.forward" in text.replace("\\", "/"), text
+    assert f"first  sigmoid at tests/tools/test_accuracy.py:{LINE} in Gated.forward" in text.replace("\\", "/"), text
     assert "in Gated.forward: def forward" in text and "from float64" in text and "bytejit.minify" in text
 
 
@@ -110,7 +110,7 @@ def test_minify_finds_the_kernel(wrong_sigmoid: None, tmp_path: Path, monkeypatc
     with torch.no_grad():
         found = bytejit.minify(Gated(), torch.randn(4, 16), file=tmp_path / "it.py", against="float64")
     assert found.ops == ("aten.sigmoid.default",) and "from float64" in found.failure
-    assert f"test_tools_accuracy.py:{LINE} " in found.text and "(1, 1)" in found.text
+    assert f"test_accuracy.py:{LINE} " in found.text and "(1, 1)" in found.text
     assert len(found.text.splitlines()) < 30 and (tmp_path / "it.py").read_text() == found.text
     with pytest.raises(AssertionError, match="not close"):
         runpy.run_path(found.file, run_name="__main__")

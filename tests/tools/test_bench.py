@@ -17,7 +17,7 @@ from bytejit.__main__ import main
 from bytejit.commands import COMMANDS
 from bytejit.tools import bench, loading
 
-from .models.zoo import torchvision
+from ..models.zoo import torchvision
 
 CODE = "import torch\ndef case():\n    return torch.nn.ReLU(), (torch.randn(64),)\ndef raises():\n    raise ValueError('no')\n"
 CODE += "def called():\n    def wrong():\n        raise ValueError('yes')\n    return wrong, ()\n"

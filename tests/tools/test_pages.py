@@ -98,7 +98,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert re.search(rf"class=break><td class=g>.*?<td class=l>{line_of('# the <break>')}<", html)
     # the kernels beside the lines that they come from
     sigmoid = line_of("return torch.sigmoid(y)")
-    assert re.search(rf"test_tools_pages.py:{sigmoid} return torch.sigmoid\(y\) \* 2</td><td class=c>.*sigmoid", html)
+    assert re.search(rf"test_pages.py:{sigmoid} return torch.sigmoid\(y\) \* 2</td><td class=c>.*sigmoid", html)
     # a box for the library call and one for each kernel
     assert html.count('<g class="library">') == 1 and html.count('<g class="kernel">') == 2
     assert "linear" in text and "relu" in text and "f32[16, 8]" in text

@@ -33,7 +33,7 @@ def test_traces_show_graphs_kernels_and_recompiles(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(plan_cache, "load", lambda *_: None)  # plans from the disk name no lines: they may be another program's
     net, x = bytejit.compile(Net(), dynamic=False), torch.randn(32)
     first = Net.forward.__code__.co_firstlineno
-    graph, place = f"bytejit Net.forward tests/{HERE.name}:{first}", f"tests/{HERE.name}:{LINE}"
+    graph, place = f"bytejit Net.forward tests/tools/{HERE.name}:{first}", f"tests/tools/{HERE.name}:{LINE}"
     with torch.no_grad():
         wanted = net(x, 1)
         results = []
@@ -42,7 +42,7 @@ def test_traces_show_graphs_kernels_and_recompiles(monkeypatch: pytest.MonkeyPat
         assert events[1].cpu_parent.name == graph and torch.equal(results[0], wanted)
         names = [e.name for e in traced(lambda: net(x, 2))]
     assert names[0] == graph.replace("bytejit", "bytejit compile", 1) and graph in names
-    assert any(n.startswith(f"bytejit recompile Net.forward tests/{HERE.name}:{first}: n was 1, is 2") for n in names)
+    assert any(n.startswith(f"bytejit recompile Net.forward tests/tools/{HERE.name}:{first}: n was 1, is 2") for n in names)
 
 
 def test_without_a_profiler_no_scope_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_logs_go_to_a_file_as_text_or_json(tmp_path: Path, capfd: pytest.Capture
     for file in (text, lines):
         bytejit.compile(f, backend="eager", options={"logs": ("breaks", "graph", f"file={file}")})(torch.ones(2))
     assert not capfd.readouterr().err
-    assert text.read_text().startswith("[bytejit breaks] tests/test_tools_profiler.py:") and "[bytejit graph]" in text.read_text()
+    assert text.read_text().startswith("[bytejit breaks] tests/tools/test_profiler.py:") and "[bytejit graph]" in text.read_text()
     events = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [e["kind"] for e in events] == ["breaks", "graph"] and "def forward" in events[1]["text"]
     assert events[0]["file"] == str(HERE) and events[0]["text"] == "bytejit.graph_break()"
