@@ -16,7 +16,6 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import call_before, is_static, spec_or_none
-from bytejit.common.spec import Spec
 
 from .joint import Joint
 
@@ -34,39 +33,37 @@ def longest(shape: tuple) -> int:
     return max(shape, default=1)
 
 
-#: operator -> (which of its results are positions, how many there are in an operand of some shape)
-POSITIONS: dict[object, tuple[int, Callable[[tuple], int]]] = {
-    aten.max_pool2d_with_indices.default: (1, points(2)),
-    aten.max_pool3d_with_indices.default: (1, points(3)),
-    aten.adaptive_max_pool2d.default: (1, points(2)),
-    aten.adaptive_max_pool3d.default: (1, points(3)),
-    aten.fractional_max_pool2d.default: (1, points(2)),
-    **dict.fromkeys((aten.max.dim, aten.min.dim, aten.sort.default, aten.sort.stable, aten.topk.default), (1, longest)),
-    **dict.fromkeys((aten.cummax.default, aten.cummin.default, aten.kthvalue.default, aten.median.dim), (1, longest)),
+#: operator whose second result is positions -> how many there are in an operand of some shape
+POSITIONS: dict[object, Callable[[tuple], int]] = {
+    aten.max_pool2d_with_indices.default: points(2),
+    aten.max_pool3d_with_indices.default: points(3),
+    aten.adaptive_max_pool2d.default: points(2),
+    aten.adaptive_max_pool3d.default: points(3),
+    aten.fractional_max_pool2d.default: points(2),
+    **dict.fromkeys((aten.max.dim, aten.min.dim, aten.sort.default, aten.sort.stable, aten.topk.default), longest),
+    **dict.fromkeys((aten.cummax.default, aten.cummin.default, aten.kthvalue.default, aten.median.dim), longest),
 }
 
 
 def narrow_dtype(n: fx.Node) -> torch.dtype | None:
     """The narrowest dtype that surely holds all elements of a result that is positions; None for others."""
-    if n.target is not operator.getitem or not isinstance(n.args[0], fx.Node):
+    if n.target is not operator.getitem or n.args[1] != 1 or n.args[0].target not in POSITIONS:
         return None
-    place, count = POSITIONS.get(n.args[0].target, (None, longest))
-    operand = n.args[0].args[0] if n.args[0].args else None
-    spec = operand.meta.get("spec") if isinstance(operand, fx.Node) else None
-    if n.args[1] != place or not isinstance(spec, Spec) or not all(isinstance(size, int) for size in spec.shape):
+    spec = spec_or_none(n.args[0].args[0])
+    if spec is None or not all(isinstance(size, int) for size in spec.shape):
         return None
-    return next((d for d in KEPT_DTYPES if count(spec.shape) - 1 <= torch.iinfo(d).max), None)
+    last = POSITIONS[n.args[0].target](spec.shape) - 1
+    return next((d for d in KEPT_DTYPES if last <= torch.iinfo(d).max), None)
 
 
 POOLS = ("avg_pool", "_adaptive_avg_pool", "adaptive_max_pool")
-#: gradients -> the operand of which they read the shape and the layout, not the elements
-SHAPES: dict[object, int] = dict.fromkeys(
+#: gradients that read the shape and the layout of their second operand, not the elements
+OF_SHAPES = frozenset(
     [
         *(getattr(aten, f"{kind}{n}d_backward").default for kind in POOLS for n in (2, 3)),
         *(getattr(aten, f"{kind}_pad{n}d_backward").default for kind in ("reflection", "replication") for n in (1, 2, 3)),
         *(getattr(aten, f"max_pool{n}d_with_indices_backward").default for n in (2, 3)),
-    ],
-    1,
+    ]
 )
 
 
@@ -83,11 +80,10 @@ def with_less_saved(joint: Joint) -> Joint:
             made |= {short, back}
             for u in readers:
                 u.replace_input_with(n, back)
-    for u in [u for u in graph.nodes if u.target in SHAPES and u not in joint.forward]:
-        at = SHAPES[u.target]
-        n, spec = u.args[at], spec_or_none(u.args[at])
+    for u in [u for u in graph.nodes if u.target in OF_SHAPES and u not in joint.forward]:
+        n, spec = u.args[1], spec_or_none(u.args[1])
         if n in joint.forward and is_static(spec):
             options = {"dtype": spec.dtype, "device": spec.device}
             empty = call_before(graph, u, aten.empty_strided.default, (list(spec.shape), list(spec.stride)), spec, options)
-            u.update_arg(at, empty)
+            u.update_arg(1, empty)
     return replace(joint, forward=joint.forward | made)
