@@ -8,7 +8,7 @@ every row computes the same numbers again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
@@ -51,9 +51,9 @@ def axes_of_parts(p: LoopNest) -> dict[int, frozenset[str] | None]:
     return found
 
 
-def dear_parts(p: LoopNest, axis: str) -> list[Expr]:
-    """The expressions of a nest that depend on an axis alone, that others read, and that cost enough for a table."""
-    depends = axes_of_parts(p)
+def dear_parts(p: LoopNest, depends: Mapping[int, frozenset[str] | None], axis: str) -> list[Expr]:
+    """The expressions of a nest that depend on an axis alone, that others read, and that cost enough for a table. depends: as
+    `axes_of_parts` returns it."""
     read = {id(e) for e in p.roots()}
     for e in walk(p.roots()):
         if depends[id(e)] != {axis}:
@@ -70,16 +70,15 @@ class TablePrinter(NestPrinter):
         """Declare and fill the tables of all nests."""
         for i, p in enumerate(self.kernel.nests):
             if not common.running(p):
-                rows = 1
+                rows, depends = 1, axes_of_parts(p)
                 for axis in (*(a.name for a in self.kernel.axes), *self.sched.nests[i].order):
                     if rows >= LEAST_ROWS and axis not in self.sched.parallel and self.sched.block is None:
-                        self.fill(i, axis)
+                        self.fill(i, axis, dear_parts(p, depends, axis))
                     rows *= ix.hint(self.sizes[axis])
 
-    def fill(self, i: int, axis: str) -> None:
-        """The tables of one axis. They are kept where they are known to be small."""
+    def fill(self, i: int, axis: str, parts: list[Expr]) -> None:
+        """The tables of one axis, for some expressions. They are kept where they are known to be small."""
         p, size, t = self.kernel.nests[i], self.sizes[axis], self.text
-        parts = dear_parts(p, axis)
         places = self.dear_places(p, axis, {id(e) for e in parts})
         width = sum(itemsize(e.dtype) for e in parts) + itemsize("i32") * len(places)
         if not width or not isinstance(size, int) or size * width > ROOM:
@@ -99,7 +98,7 @@ class TablePrinter(NestPrinter):
         t.close()
         self.names.clear()
         self.names.update(saved)
-        tables = self.tables.setdefault(i, common.Tables())
+        tables = self.tables[i]
         for e, name in zip(parts, names):
             text = f"{name}[{axis}]"
             tables.parts[id(e)] = axis, f"bj::truth(&{text})" if e.dtype == "b8" else text

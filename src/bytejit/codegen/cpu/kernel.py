@@ -11,6 +11,7 @@ is read again through a lambda's capture. `NAME` divides the range among threads
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from bytejit.codegen.emit import common
@@ -59,7 +60,7 @@ class KernelPrinter(TablePrinter):
         self.refs: dict[str, frozenset[str]] = {}
         self.ref_text: dict[str, str] = {}
         self.counter = 0
-        self.tables, self.tabled = {}, common.Tables()
+        self.tables, self.tabled = defaultdict(common.Tables), common.Tables()
         self.sizes = {a.name: a.size for p in self.kernel.nests for a in (*self.kernel.axes, *p.axes)}
         self.index = IndexText(self.sizes, lambda e: self.names[id(e)])
         self.expr = ExprText(table, self.names, self.index, self.element)

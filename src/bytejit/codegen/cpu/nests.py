@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from typing import Any
 
 from bytejit.codegen.cpu.accumulation import CHAIN, sums_of
@@ -33,7 +34,7 @@ class NestPrinter(Reductions):
     raises: bool
     expr: ExprText
     index: IndexText
-    tables: dict[int, common.Tables]  # of the nests that have any (`TablePrinter`)
+    tables: defaultdict[int, common.Tables]  # of each nest (`TablePrinter`)
     tabled: common.Tables  # of the nest that is being printed
 
     @abstractmethod
@@ -52,9 +53,9 @@ class NestPrinter(Reductions):
         scans = common.running(p)
         self.refs.update((name, frozenset(names)) for name in scans)  # a scan has a value at each point, of a block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
-        n.placed = common.place(p, names, self.refs, held, self.tables.get(i))
-        tabled = self.tables[i].parts if i in self.tables else {}
-        n.far = tuple(x.expr for x in n.placed if id(x.expr) not in tabled and far_text(x.expr, self.table))
+        n.placed = common.place(p, names, self.refs, held, self.tables[i])
+        own = (x.expr for x in n.placed if id(x.expr) not in self.tables[i].parts)
+        n.far = tuple(e for e in own if far_text(e, self.table))
         inner = self.sizes[names[-1]] if names else 1
         if p.reduces and not block and not scans and sched.vector and names and sched.vector == names[-1]:
             lanes = max(sched.lanes, 1) * max(sched.accumulators, 1)
@@ -70,7 +71,7 @@ class NestPrinter(Reductions):
         n = self.nest(i)
         t = self.text
         self.expr.forget()
-        self.tabled = self.tables.get(i, common.Tables())
+        self.tabled = self.tables[i]
         self.index.tables = self.tabled.places
         for r in n.p.reduces:
             self.start(r, n)
