@@ -276,14 +276,6 @@ KINDS: tuple[Kind, ...] = (
     Kind("collector", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     Kind("recursion limit", _read_limit, sys.setrecursionlimit),
 )
-
-
-def _matmul_precision() -> object:
-    """In the newer words, where torch has them: it refuses to say the older ones once a program has used both."""
-    getter = getattr(_C, "_get_fp32_precision_getter", None)
-    return torch.get_float32_matmul_precision() if getter is None else getter("cuda", "matmul")
-
-
 WATCHED: tuple[Kind, ...] = (
     Kind("default dtype", torch.get_default_dtype),
     Kind("default device", torch.get_default_device),
@@ -296,7 +288,8 @@ WATCHED: tuple[Kind, ...] = (
         ),
     ),
     Kind("random numbers", lambda: torch.default_generator.get_state(), same=torch.equal),
-    Kind("matmul precision", _matmul_precision),
+    # in the newer words: torch refuses to say the older ones once a program has used both
+    Kind("matmul precision", lambda: _C._get_fp32_precision_getter("cuda", "matmul")),
     Kind("mkldnn", _C._get_mkldnn_enabled),
     Kind("cudnn", lambda: (_C._get_cudnn_enabled(), _C._get_cudnn_benchmark(), _C._get_cudnn_deterministic())),
     Kind("threads", torch.get_num_threads),
