@@ -16,7 +16,7 @@ ROWS = torch.randint(0, 512, (2048,), generator=torch.Generator().manual_seed(1)
 
 @dataclass(frozen=True)
 class Operator:
-    """run(*tensors) of tensors with these shapes; `positive`: of numbers above zero; `memory_format`: of images."""
+    """run(*tensors) of tensors with these shapes; `positive`: of numbers above zero; `last`: images with channels last."""
 
     run: Callable[..., torch.Tensor]
     shapes: tuple[tuple[int, ...], ...] = (MATRIX,)
@@ -48,7 +48,7 @@ ONE = (
 ABOVE = "sqrt rsqrt reciprocal log log2 log10 log1p lgamma digamma"
 ACTIVATIONS = (
     "gelu silu mish hardswish hardsigmoid hardtanh relu6 elu selu celu leaky_relu softplus softsign logsigmoid tanhshrink "
-    "hardshrink softshrink threshold glu"
+    "hardshrink softshrink glu"
 )
 TWO = (MATRIX, MATRIX)
 ROW = (MATRIX, (1024,))
@@ -70,7 +70,7 @@ POINTWISE = {
     **named(ONE, torch),
     **named(ABOVE, torch, positive=True),
     "threshold": Operator(lambda x: F.threshold(x, 0.1, 20.0)),
-    **{k: v for k, v in named(ACTIVATIONS, F).items() if k != "threshold"},
+    **named(ACTIVATIONS, F),
     "gelu of tanh": Operator(lambda x: F.gelu(x, approximate="tanh")),
     "prelu": Operator(F.prelu, (MATRIX, (1,))),
     "pow of 3": Operator(lambda x: x**3),
