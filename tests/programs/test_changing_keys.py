@@ -790,3 +790,26 @@ def test_going_through_a_dict_whose_names_change():
         d = {f"{name}{i}": torch.full((3,), float(i)) for name in "abc"}
         assert str(compiled(torch.ones(3), d)) == str(f(torch.ones(3), d))
     assert bytejit.counters.total("graphs") <= 2, bytejit.counters
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, lambda: [0] * 3, lambda: collections.deque([0] * 3)])
+def test_all_items_behind_writes_under_changing_keys(kind):
+    """What was written under keys that differ in each call is there for who asks for all items"""
+
+    def build():
+        table = kind()
+
+        def f(x, n):
+            before = [*table] if isinstance(table, dict) else len(table)
+            if n % 4 != 1:
+                table[n % 3] = x * n
+            table[n % 2] = n
+            return before, sum(table.values() if isinstance(table, dict) else table), [*table], len(table)
+
+        return f, table
+
+    (f, ours), (g, plain) = build(), build()
+    compiled = bytejit.compile(f, backend="eager")
+    for n in (0, 1, 2, 3, 4, 5, 6, 7, 300):
+        x = torch.full((2,), float(n))
+        assert str(compiled(x, n)) == str(g(x, n)) and str(ours) == str(plain)

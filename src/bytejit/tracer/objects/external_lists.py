@@ -36,14 +36,15 @@ class ExternalList(OpenWrites, SeqVar):
     def items(self) -> list[Var]:
         """All items, once looked at: their number is guarded then."""
         if self.tail is not None:
+            places = [self.t.subscripts.index(key) for key, _ in self.late.values()]  # where one must stay open, nothing changes
             self.t.guard("LEN_IS", self.source, len(self.real))
             self.known = [*(Lazy(o, Item(self.origin, i)) for i, o in enumerate(self.real)), *self.tail]
             if self.maxlen is not None:
                 del self.known[: max(0, len(self.known) - self.maxlen)]
             self.tail = None
             late, self.late = self.late, {}
-            for key, value in late.values():
-                self.known[self.t.subscripts.index(key)] = value
+            for place, (_, value) in zip(places, late.values()):
+                self.known[place] = value
         return self.known
 
     @items.setter

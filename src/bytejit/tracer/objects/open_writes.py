@@ -51,11 +51,16 @@ class ExternalDict(OpenWrites, DictVar):
 
     @property
     def items(self) -> dict:
-        """Returns the known items. Open keys become constants."""
+        """Returns the known items. Open keys become constants. Raises: Break where one cannot; then nothing has changed."""
         if self.late:
-            late, self.late = self.late, {}
-            for key, value in late.values():
-                self.t.subscript_writes.dict_set(self, key, value, is_open=False)
+            late, known = self.late, dict(self.known)
+            self.late = {}
+            try:
+                for key, value in late.values():
+                    self.t.subscript_writes.dict_set(self, key, value, is_open=False)
+            except BaseException:
+                self.late, self.known = late, known
+                raise
         return self.known
 
     @items.setter
