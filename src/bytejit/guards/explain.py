@@ -85,10 +85,17 @@ def _is_dead(guard: Guard) -> bool:
 def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[Source, int]:
     """What differs between these arguments and the values that an entry guards: sizes, strides, numbers, texts and objects.
     Symbolic ones count if a condition on them fails. Returns {source: old size}; a source is a TensorSize, a TensorStride
-    or that of the value itself. The old size is 0 if it was not a size above 1."""
+    or that of the value itself. The old size is 0 if it was not a size above 1.
+
+    Nothing is read of an object of another class than the entry's: that may be code of the program."""
     frame = dict(zip(params, args))
     found: dict[Source, int] = {}
+    unlike: set[Source] = set()
     for guard in rows:
+        if not unlike.isdisjoint(_way_to(guard)):
+            continue
+        if _is_of_another_class(guard, frame):
+            unlike.add(guard.source)
         if guard.kind == "EXPR" and not _fits(guard, frame):
             found.update((source, 0) for _, source in guard.value.names if source not in found)
         if guard.kind in (LEN_IS, DICT_KEYS) and not _fits(guard, frame):
@@ -113,6 +120,35 @@ def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[S
         ):
             found.update(_changed_dims(guard.source, guard.value.shape, guard.value.stride, value))
     return found
+
+
+def _way_to(guard: Guard) -> set[Source]:
+    """What is read to check a guard, but the value of one that names a class or an object: what its value is fetched through."""
+    todo = [*guard.source.bases()] if guard.kind in (TYPE_IS, ID_IS, TENSOR) else [guard.source]
+    todo += [of for _, of in guard.value.names] if guard.kind == "EXPR" else []
+    found: set[Source] = set()
+    while todo:
+        source = todo.pop()
+        if source not in found:
+            found.add(source)
+            todo += source.bases()
+    return found
+
+
+def _is_of_another_class(guard: Guard, frame: dict[str, Any]) -> bool:
+    """Whether a guard names a class, or an object, and there is an object of another class."""
+    wanted = guard.value.get() if isinstance(guard.value, Ref) else guard.value
+    if guard.kind == ID_IS:
+        wanted = type(wanted)
+    elif guard.kind == TENSOR:
+        wanted = guard.value.type
+    elif guard.kind != TYPE_IS:
+        return False
+    at = SourcePrinter()
+    try:
+        return type(eval(guard.source.expr(at), {**at.env, **frame})) is not wanted
+    except Exception:  # not there any more
+        return True
 
 
 def _fits(guard: Guard, frame: dict[str, Any]) -> bool:
