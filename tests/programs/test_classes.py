@@ -1751,3 +1751,69 @@ def test_finalizers_of_what_is_taken_out():
         return x + len(kept), len(log)
 
     return f, lambda: log
+
+
+@program(F(3))
+def test_bases_that_only_issubclass_knows():
+    """Operators, `except` and `super()` go by real bases, not by registered ones or `__subclasscheck__`"""
+
+    class Asked(type):
+        def __subclasscheck__(cls, other):
+            log.append(("asked", cls.__name__, other.__name__))
+            return other is not int
+
+        def __instancecheck__(cls, obj):
+            return True
+
+    class Sum(collections.abc.Hashable):
+        __hash__ = object.__hash__
+
+        def __init__(self, v):
+            self.v = v
+
+        def __add__(self, other):
+            return self.v + other.v
+
+        def __lt__(self, other):
+            return self.v < other.v
+
+    @Sum.register
+    class Difference:
+        def __init__(self, v):
+            self.v = v
+
+        def __radd__(self, other):
+            return other.v - self.v
+
+        def __gt__(self, other):
+            return other.v > self.v
+
+    class Fault(Exception, metaclass=Asked):
+        pass
+
+    class Base(metaclass=Asked):
+        def __init_subclass__(cls, **kwargs):
+            super().__init_subclass__()
+            log.append((cls.__name__, kwargs))
+
+    log = []
+
+    def f(x):
+        found = Sum(x) + Difference(x * 2), Sum(x) < Difference(x * 2)
+        try:
+            try:
+                raise KeyError("k")
+            except Fault:
+                log.append("a handler of another class")
+        except KeyError as e:
+            log.append(str(e))
+
+        class Derived(Base, size=3):
+            @classmethod
+            def order(cls):
+                return [c.__name__ for c in super().__mro__]
+
+        log.append((Derived.order(), issubclass(bool, Base), issubclass(int, Base), isinstance(3, Fault)))
+        return found
+
+    return f, lambda: log

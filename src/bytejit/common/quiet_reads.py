@@ -15,6 +15,12 @@ FLAGS = type.__dict__["__flags__"].__get__
 DICT_OFFSET = type.__dict__["__dictoffset__"].__get__  # of a class: not 0 where its instances have a dict of their own
 
 
+def derives(cls: type, base: type) -> bool:
+    """Whether a class is another or has it as a base, as the interpreter's own lookups ask: `issubclass` also asks the other's
+    metaclass, whose `__subclasscheck__` is code of the program or knows registered classes."""
+    return any(c is base for c in MRO(cls))
+
+
 def function_of(fn: Any) -> Any:
     """Returns the function within a bound method, a classmethod or a staticmethod; anything else as it is."""
     return fn.__func__ if issubclass(type(fn), METHODS) else fn

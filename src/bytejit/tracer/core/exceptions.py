@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from bytejit.common.quiet_reads import derives
+
 from .signals import Break
 from .values import NONE, TRUE, InstanceVar, Known, SeqVar, Var
 
@@ -72,8 +74,8 @@ def matches(t: Any, exc: Var, cls: Var) -> bool:
                 return True
             continue
         real = t.as_class(c)
-        if real is None or not issubclass(real, BaseException):
+        if real is None or not derives(real, BaseException):
             raise Break("a handler that catches something that is no exception class")
-        if issubclass(exc.cls, real):
+        if derives(exc.cls, real):
             return True
     return False

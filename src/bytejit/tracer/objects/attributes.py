@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.common.quiet_reads import HEAP_TYPE
+from bytejit.common.quiet_reads import HEAP_TYPE, derives
 from bytejit.common.type_forms import FORMS
 from bytejit.guards.item_sources import DictItem
 from bytejit.guards.sources import Attr, InstanceDict, KnownSource
@@ -296,7 +296,7 @@ class Attributes(Component):
     def super_getattr(self, v: SuperVar, name: str) -> Var:
         obj = self.t.values.real(v.obj)
         start = v.cls
-        if isinstance(obj, Known) and isinstance(obj.obj, type) and issubclass(obj.obj, start):
+        if isinstance(obj, Known) and isinstance(obj.obj, type) and derives(obj.obj, start):
             # super() in a classmethod or __new__
             cls = obj.obj
             found, owner = class_lookup(cls, name, start)

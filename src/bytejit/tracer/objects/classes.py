@@ -14,7 +14,7 @@ import functools
 import types
 from collections.abc import Callable
 
-from bytejit.common.quiet_reads import HEAP_TYPE
+from bytejit.common.quiet_reads import HEAP_TYPE, derives
 from bytejit.common.registry import seen_as
 from bytejit.guards.sources import InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
@@ -112,9 +112,9 @@ def metaclass_of(t: Tracer, asked: Var | None, bases: list[Var]) -> type:
     if meta is None:
         raise Break("a metaclass that is no class")
     for kind in kinds:
-        if issubclass(kind, meta):
+        if derives(kind, meta):
             meta = kind
-        elif not issubclass(meta, kind):
+        elif not derives(meta, kind):
             raise t.raised(
                 TypeError(
                     "metaclass conflict: the metaclass of a derived class must be a (non-strict) "

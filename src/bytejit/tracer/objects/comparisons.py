@@ -7,6 +7,7 @@ import contextvars
 import operator
 import types
 
+from bytejit.common.quiet_reads import derives
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
@@ -171,7 +172,7 @@ class Comparisons(Component):
     def _compare_special(self, name: str, a: Var, b: Var) -> Var:
         a_cls, b_cls = self.t.type_of(a), self.t.type_of(b)
         attempts = [(a, f"__{name}__", b), (b, f"__{REFLECTED[name]}__", a)]
-        if b_cls is not a_cls and issubclass(b_cls, a_cls):
+        if b_cls is not a_cls and derives(b_cls, a_cls):
             attempts.reverse()
         for v, method, other in attempts:
             if (result := self._asked(name, v, method, other)) is not None:

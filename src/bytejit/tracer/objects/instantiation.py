@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 from bytejit.common import special_cases
-from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE, IS_ABSTRACT
+from bytejit.common.quiet_reads import FLAGS, HEAP_TYPE, IS_ABSTRACT, derives
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, to_python
@@ -57,7 +57,7 @@ class Instantiation(Component):
     def make_instance(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """type.__call__: __new__ and __init__."""
         obj = self._new(cls, args, kwargs)
-        if issubclass(cls, type) and isinstance(obj, Known) and isinstance(obj.obj, cls):
+        if issubclass(cls, type) and isinstance(obj, Known) and derives(type(obj.obj), cls):
             init, init_owner = class_lookup(type(obj.obj), "__init__")
             if isinstance(init, types.FunctionType):
                 self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.quiet_reads import derives
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
@@ -210,7 +211,7 @@ class Operators(Component):
         if name in SET_OPERATIONS and (found := self._sets(name, a, b, in_place)) is not None:
             return found
         if name == "or" and isinstance(a, DictVar) and isinstance(b, DictVar):
-            if not in_place and b.cls is not a.cls and issubclass(b.cls, a.cls):  # its __ror__ comes first
+            if not in_place and b.cls is not a.cls and derives(b.cls, a.cls):  # its __ror__ comes first
                 self.t.values.complete(a)
                 target = DictVar(dict(a.items), b.cls, factory=b.factory)
                 self.t.calls.call_python(dict.update, [target, b])
@@ -288,7 +289,7 @@ class Operators(Component):
             return found
         a_cls, b_cls = self.t.type_of(a), self.t.type_of(b)
         attempts = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
-        if b_cls is not a_cls and issubclass(b_cls, a_cls):
+        if b_cls is not a_cls and derives(b_cls, a_cls):
             own = class_lookup(b_cls, f"__r{name}__")[0]
             if own is not MISSING and own is not class_lookup(a_cls, f"__r{name}__")[0]:  # an inherited method comes second
                 attempts.reverse()
