@@ -156,7 +156,7 @@ def check_compiler(options: Options) -> Finding:
     with temporary() as folder:
         source, library = folder / "t.cpp", folder / "t.so"
         source.write_text(_SUM)
-        command = [compiler.path, *compiler.extra, *compiler.flags, str(source), "-o", str(library)]
+        command = [compiler.path, *compiler.extra, *compiler.flags, str(source), "-o", str(library), *compiler.libraries]
         built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(folder)})
         if built.returncode:
             return Finding(

@@ -12,7 +12,7 @@ import torch
 import bytejit
 from bytejit.common import caches
 from bytejit.common.options import Options
-from bytejit.kernels import build_cpp, launch
+from bytejit.kernels import build_cpp, launch, precompiled
 from bytejit.kernels.build import BuildFailed, Compiler, NoCompiler, find_compiler
 from bytejit.kernels.machine import cpu
 
@@ -121,6 +121,37 @@ def test_what_a_key_depends_on(options: Options, monkeypatch: pytest.MonkeyPatch
     assert base != build_cpp.unit_key(UNIT, Compiler("/usr/bin/g++", "g++ 13", True))
     monkeypatch.setattr(build_cpp, "prelude_key", lambda: "other")
     assert base != build_cpp.unit_key(UNIT, gcc)
+
+
+def test_the_programs_lines_do_not_change_a_key() -> None:
+    gcc = Compiler("/usr/bin/g++", "g++ 12", True)
+    key = lambda line: build_cpp.unit_key(f"{UNIT}\n{line}\n", gcc)  # noqa: E731
+    assert key("const f32 t0 = 1.0f;  // a.py:3 x + 1") == key("const f32 t0 = 1.0f;  // b.py:12") == key("const f32 t0 = 1.0f;")
+    assert key("const f32 t0 = 1.0f;  // a.py:3") != key("const f32 t0 = 2.0f;  // a.py:3")
+    assert key('const char* s = "a  // b";') != key('const char* s = "a  // c";')
+
+
+def test_the_prelude_is_read_once(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit is the same one, byte for byte, whether the compiler has read the prelude before or not."""
+    monkeypatch.setattr(caches, "PRECOMPILED", {})
+    compiler = find_compiler(build_cpp.disk_of(options.cache_path, options.cache_mb))
+    if not compiler.gcc:
+        pytest.skip("only GCC's are made")
+    units = [UNIT.replace("*= 2", f"*= {n}") for n in range(3, 9)]
+    before = [build_cpp.unit_key(unit, compiler) for unit in units]
+    plain = [build_cpp._compile({key: unit}, compiler)[key] for key, unit in zip(before, units)]
+    made = next(iter(caches.PRECOMPILED.values()))
+    assert isinstance(made, precompiled.Precompiled) and made.process.wait(60) == 0
+    words = precompiled.include_words(compiler, 0)
+    assert words[0] == f"-I{made.folder}" and [p.name for p in made.folder.iterdir()] == ["glue.h.gch"]
+    again = [build_cpp._compile({key: unit}, compiler)[key] for key, unit in zip(before, units)]
+    assert again == plain
+    monkeypatch.setattr(precompiled.os, "getpid", lambda: -1)
+    made.end()
+    assert made.folder.exists(), "a child deletes nothing"
+    monkeypatch.undo()
+    made.end()
+    assert not made.folder.exists() and build_cpp._compile({before[0]: units[0]}, compiler)[before[0]] == plain[0]
 
 
 def test_one_openmp_runtime(options: Options) -> None:

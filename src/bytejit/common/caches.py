@@ -10,6 +10,7 @@ GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and strea
 GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
 STREAMED   owner: kernels.other_streams  size: one number an address of memory that a second stream used   cleared: never
 GPU_CALLERS  owner: kernels.cuda_graphs  size: one number a thread that calls graphs of a GPU   cleared: reset()
+PRECOMPILED  owner: kernels.precompiled  size: one entry a compiler with its flags   cleared: never: it ends with the process
 COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
 MEMORY     owner: kernels.disk        size: the entries of each unusable cache folder   cleared: never
 DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
@@ -40,6 +41,7 @@ GRAPH_STREAMS: dict[tuple[int, int], object] = {}
 GRAPH_OUTPUTS: dict[int, weakref.ref] = {}
 STREAMED: set[int] = set()
 GPU_CALLERS: set[int] = set()
+PRECOMPILED: dict[tuple[str, ...], object] = {}
 COMPILERS: dict[str, object] = {}
 MEMORY: dict[str, dict[str, bytes]] = {}
 DISKS: dict[tuple[str, int], object] = {}

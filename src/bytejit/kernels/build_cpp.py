@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,9 +24,11 @@ from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
 from .disk import digest, disk_of, load_bytes
 from .launch import load
 from .machine import cpu
+from .precompiled import include_words
 from .scratch import temporary
 
 POLL = 0.2  # seconds between two looks for signals
+COMMENT = re.compile(r'  // [^"\\\n]*$', re.MULTILINE)  # of a line that holds no string behind it
 FORMAT = "1"  # of the units and of how they are called: raise it when either changes
 
 
@@ -49,9 +52,10 @@ def prelude_key() -> str:
 
 
 def unit_key(text: str, compiler: Compiler) -> str:
-    """The key of a unit's binary: text, headers, flags, compiler, CPU, calling convention."""
-    flags = " ".join(compiler.flags + compiler.extra)
-    return digest(FORMAT, text, prelude_key(), flags, compiler.version, cpu().key, sys.platform)
+    """The key of a unit's binary: text, headers, flags, compiler, CPU, calling convention. The program's lines, which stand in
+    comments of the text, change nothing: a kernel is found again where other lines of the program have moved it."""
+    flags = " ".join(compiler.flags + compiler.extra + compiler.libraries)
+    return digest(FORMAT, COMMENT.sub("", text), prelude_key(), flags, compiler.version, cpu().key, sys.platform)
 
 
 def ahead(unit: str, options: Options) -> None:
@@ -115,6 +119,7 @@ def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
     """
     done: dict[str, bytes] = {}
     most, again = max(cpu().cores, 1), set()
+    includes = include_words(compiler, len(units))
     with temporary() as work:
         waiting = list(units.items())
         running: list[tuple[str, subprocess.Popen, Path]] = []
@@ -122,7 +127,7 @@ def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
             while waiting or running:
                 while waiting and len(running) < most:
                     key, text = waiting.pop(0)
-                    running.append((key, *_start(key, text, compiler, work)))
+                    running.append((key, *_start(key, text, compiler, includes, work)))
                 key, process, out = running[0]
                 message = _errors_of(process)
                 running.pop(0)
@@ -153,10 +158,10 @@ def _errors_of(process: subprocess.Popen) -> str:
             return message
 
 
-def _start(key: str, text: str, compiler: Compiler, work: Path) -> tuple[subprocess.Popen, Path]:
+def _start(key: str, text: str, compiler: Compiler, includes: list[str], work: Path) -> tuple[subprocess.Popen, Path]:
     source, out = work / f"{key}.cpp", work / f"{key}.so"
     source.write_text(text)
-    command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", str(source), "-o", str(out), "-lm"]
+    command = [compiler.path, *compiler.extra, *compiler.flags, *includes, str(source), "-o", str(out), *compiler.libraries]
     env = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
     nothing = subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True, env=env)
