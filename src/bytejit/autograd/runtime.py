@@ -22,6 +22,7 @@ from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.autocast import autocast_now, autocast_state
+from bytejit.common.boxed import Boxed
 from bytejit.common.checkpointed import is_reentrant
 from bytejit.common.gradients import CREATION, refuses_writes
 from bytejit.common.graph_info import info_of
@@ -31,12 +32,13 @@ from bytejit.compat.checkpoint_frames import runs_again
 from bytejit.runtime.rollback import random_states, undoing
 
 from .asked import NONE, is_for_all, not_asked_for
+from .differentiable import differentiable
 from .freed import UNPACK, Freed, Held, errors_of
 from .hooks import hooked, spare
 from .leaf_order import arranged
 from .partition import Parts
 from .recipes import Made
-from .results import maker, primal_of
+from .results import maker
 from .undefined import without
 from .unused import Watched
 from .versions import Versions, is_changed
@@ -182,7 +184,7 @@ class TrainingProgram:
         if ctx.freed & self.freed.by(missing, unwanted) or is_changed(ctx.seen):
             unwanted = self.allowed(ctx, missing)
         nothing = self.freed.leads_nowhere(missing, unwanted)
-        made = [None] * len(self.inputs) if nothing else self.computed(ctx, tangents, missing, unwanted)
+        made = [None] * len(self.inputs) if nothing else self.computed(ctx, tangents, missing, unwanted, frees)
         if missing:
             spare(ctx, made, unwanted, self.inputs)
         if frees:
@@ -216,17 +218,22 @@ class TrainingProgram:
         return unwanted
 
     def computed(
-        self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None], missing: frozenset[int], unwanted: frozenset[int]
+        self,
+        ctx: CompiledRegion,
+        tangents: Sequence[torch.Tensor | None],
+        missing: frozenset[int],
+        unwanted: frozenset[int],
+        frees: bool,
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients, from the compiled graph where it can be used."""
+        """The gradients, from the compiled graph where it can be used. frees: the pass is without retain_graph."""
         plain = self.only_through_torch(missing, tangents)
         if plain and not torch.is_grad_enabled():
             registry.count("fallbacks", f"a backward pass runs through torch: {plain}")
             with torch.enable_grad():
-                return preserved(self.differentiable, ctx, tangents, False)
+                return preserved(differentiable, self, ctx, tangents, False)
         if torch.is_grad_enabled():
             registry.count("fallbacks", "a backward pass runs through torch: it is differentiated again (create_graph=True)")
-            return preserved(self.differentiable, ctx, tangents)
+            return preserved(differentiable, self, ctx, tangents)
         saved: Sequence[torch.Tensor] | None = None
         with contextlib.suppress(RuntimeError):  # what was written may be of a part that this pass does not come to
             saved = self.saved_values(ctx, missing, unwanted)
@@ -235,8 +242,23 @@ class TrainingProgram:
             saved = self.saved_values(ctx, missing, unwanted)
         given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
         back = self.backward(missing, unwanted)
-        made, places = back.call(*saved, *given, *ctx.numbers), back.places
-        return [None if at is None or places[at] is None else made[places[at]] for _, at in self.grads]
+        if frees and isinstance(back.call, Boxed) and self.is_last(ctx, missing, unwanted):
+            box, saved, given = [*saved, *given, *ctx.numbers], (), []  # nothing else holds what was saved
+            ctx.freed |= self.freed.by(missing, unwanted)
+            ctx.others, ctx.now = None, {}
+            CLEAR(ctx)
+            made = back.call.boxed(box)
+        else:
+            made = back.call(*saved, *given, *ctx.numbers)
+        return [None if at is None or back.places[at] is None else made[back.places[at]] for _, at in self.grads]
+
+    def is_last(self, ctx: CompiledRegion, missing: frozenset[int], unwanted: frozenset[int]) -> bool:
+        """Whether no pass can come after this one, which does not retain the graph."""
+        if ctx.held is not None:
+            return False
+        if not missing and not unwanted and not self.freed.spares:
+            return True
+        return self.freed.left(ctx.freed | self.freed.by(missing, unwanted)) is None
 
     def let_go(self, ctx: CompiledRegion, through: int) -> None:
         """Frees what eager frees after a backward pass without retain_graph; torch itself frees what the node saved. through:
@@ -290,46 +312,6 @@ class TrainingProgram:
             return tangent
         return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)
 
-    def differentiable(self, ctx: CompiledRegion, tangents: Sequence, create: bool = True) -> Sequence:
-        """The gradients that are asked for, from the traced graph, run again. create: autograd follows them."""
-        if ctx.others is None:
-            raise RuntimeError("Trying to backward through the graph a second time, after its inputs have been let go")
-        parts = self.parts
-        saved: Sequence[torch.Tensor] = ()
-        if self.places:
-            lent = frozenset(range(len(parts.saved_inputs)))
-            saved = ctx.saved_tensors if ctx.held is None else ctx.held.checked(lent)
-        inputs = dict(zip(parts.saved_inputs, saved)) | dict(zip(self.others, ctx.others))
-        if any(isinstance(t, torch.Tensor) and t._version != v for t, v in zip(ctx.others, ctx.versions)):
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: an input of a "
-                "compiled region, which a backward pass with create_graph=True computes from"
-            )
-        for i in parts.written:
-            inputs[i] = inputs[i].detach().clone()
-        # where this backward pass ends
-        leaves = [Unwritten.apply(ctx.now[i], inputs[i]) if i in ctx.now else inputs[i].view_as(inputs[i]) for i in self.inputs]
-        unwanted = not_asked_for(ctx, self.inputs)
-        wanted = [leaf for i, leaf in zip(self.inputs, leaves) if i not in unwanted]
-        inputs.update(zip(self.inputs, leaves))
-        before = random_states() if parts.random else ()
-        try:
-            for generator, state in ctx.states:
-                generator.set_state(state)
-            with contextlib.ExitStack() as stack:
-                for manager in self.autocast:
-                    stack.enter_context(manager())
-                outs = self.plain(*[inputs[i] for i in range(parts.inputs)])
-        finally:
-            for generator, state in before:
-                generator.set_state(state)
-        torch._C._set_grad_enabled(True)
-        primals = [primal_of(k, parts.recipes, outs if not parts.single else (outs,)) for k in range(self.first)]
-        pairs = [(p, t) for p, t in zip(primals, tangents) if t is not None]
-        outputs, grads = [p for p, _ in pairs], [t for _, t in pairs]
-        made = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=create, allow_unused=True))
-        return [None if i in unwanted else next(made) for i in self.inputs]
-
 
 class CompiledRegion(torch.autograd.Function):
     """The node of autograd that stands for a compiled graph: made after its forward kernels have run."""
@@ -361,18 +343,6 @@ class CompiledRegion(torch.autograd.Function):
         return None, None, None, None, *ctx.program.gradients(ctx, tangents)
 
 
-class Unwritten(torch.autograd.Function):
-    """An input as it was before the graph wrote it without gradients."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, now: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return value.detach()
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, grad: torch.Tensor | None) -> tuple:
-        return grad, None
-
-
 is_batched = torch._C._functorch.is_legacy_batchedtensor
 hooks_of = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -386,6 +356,8 @@ def seen_by_hooks() -> str:
     return "" if special_cases.TORCH.made(pack) else "hooks of the program's see what it saves"
 
 
+# frees what a node saved while it runs; without it the node is freed after it
+CLEAR = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda ctx: None)
 # `Function.apply` without what Python does there for function transforms, which no compiled graph runs under
 apply = super(torch.autograd.Function, CompiledRegion).apply
 

@@ -23,6 +23,7 @@ from bytejit.codegen.loops.plan import Plan, writes_early
 from bytejit.codegen.loops.text import text
 from bytejit.codegen.passes import Journal, Stage, run_passes
 from bytejit.common import logs, registry
+from bytejit.common.boxed import inner, wrapped
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.options import Options
 from bytejit.common.where import Where, with_source
@@ -163,12 +164,13 @@ class Compiled:
             """The graph with the strides that its libraries returned. Results that still differ then are copied."""
             better = relaid(aten, plan, returned)
             try:
-                return None if better is None else self.compiled(target, better).call
+                return None if better is None else inner(self.compiled(target, better).call)
             except BuildFailed as error:
                 registry.count("fallbacks", f"a graph keeps its copies: {str(error).partition(chr(10))[0]}")
                 return None
 
-        return Replaceable(made.call, made.library_results.returned, again), made.numbers
+        results = made.library_results
+        return wrapped(lambda call: Replaceable(call, results.returned, again), made.call), made.numbers
 
     def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
         """The plan and the kernels' text, from disk unless the texts of all stages are wanted."""

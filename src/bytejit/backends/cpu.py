@@ -68,7 +68,9 @@ def compile_plan(
     if aten is None:
         made = CallPrinter(plan, source, runs, overrides=own).print(None, False)
     else:
-        made = CallPrinter(plan, source, runs, aten.constants, own, aten.old_grads()).print(aten.outputs, aten.single)
+        made = CallPrinter(plan, source, runs, aten.constants, own, aten.old_grads(), aten.is_boxed()).print(
+            aten.outputs, aten.single
+        )
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )

@@ -89,6 +89,8 @@ def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_i
     inputs = aten.inputs()
     for new, at in info_of(gm).new_grads:
         inputs[at].meta["new_grad"] = new
+    for n in inputs if info_of(gm).is_backward else ():
+        n.meta["boxed"] = True
     compiled = Compiled(gm, aten, target.options, target)
     call = compiled.frozen(example_inputs) if target.options.freeze else compiled.build(aten)
     stats = report_of(gm).stats

@@ -12,6 +12,7 @@ import torch
 
 from bytejit.codegen.aten.graph import Alias, Aten, OutputValue
 from bytejit.common import profiler_ranges, registry
+from bytejit.common.boxed import wrapped
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.spec import span_of
 from bytejit.fake.tensor import Fake
@@ -136,7 +137,7 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
 def without_autocast(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     """`call`, run with autocast off: the casts are in its operations already. This is needed only if autocast is on around
     the region; autocast within the region is not on when `call` runs. Cost: 0.5 us a call, where it is needed."""
-    return within(torch._C._DisableAutocast, call) if info_of(gm).autocast else call
+    return wrapped(partial(within, torch._C._DisableAutocast), call) if info_of(gm).autocast else call
 
 
 def within(manager: Callable, call: Callable) -> Callable:

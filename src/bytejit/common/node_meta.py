@@ -24,6 +24,7 @@ class NodeMeta(TypedDict, total=False):
     opaque: bool  # of a constant: it lies in a library's own layout, and only the call that it was packed for reads it
     fresh: bool  # of an input: it is new in each call, made by the code around the graph
     new_grad: int  # of an input: the output that takes the place of its `.grad`, whose old tensor nothing reads
+    boxed: bool  # of an input: the caller gives it up, in a list that the call empties
     numbers: tuple[str, ...]  # of an input that holds symbolic floats: their texts
     checkpointed: bool  # the call was recorded within a checkpointed part, the first time that it ran
     returns: tuple  # the strides that a library will return, where they are not those of eager

@@ -84,6 +84,12 @@ TORCH = (
         probe="use",
         without="versions of what is saved are noted and compared here",
     ),
+    *_rows(
+        "a backward pass that is the last one frees what was saved while it runs",
+        "_FunctionBase _FunctionBase.maybe_clear_saved_tensors",
+        probe="use",
+        without="what was saved is freed when the pass ends",
+    ),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("which gradients a backward pass is for", "_will_engine_execute_node"),
     *_rows(

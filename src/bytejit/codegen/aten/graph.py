@@ -162,6 +162,11 @@ class Aten:
         found = {i: n.meta["new_grad"] for i, n in enumerate(self.inputs()) if "new_grad" in n.meta}
         return {i: positions(self.outputs[at]) for i, at in found.items()}
 
+    def is_boxed(self) -> bool:
+        """Whether the caller gives its inputs up, in a list that the call empties: a backward graph frees what was saved as soon
+        as nothing reads it any more."""
+        return any("boxed" in n.meta for n in self.inputs())
+
     def text(self) -> str:
         """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs
         and mutations.

@@ -163,7 +163,8 @@ class CudaPrinter(CallPrinter):
         self.in_use: dict[int, list[str]] = {}  # block -> the locals that hold it
         self.typed: dict[str, str] = {}  # local that holds memory as elements of a dtype -> the local that holds its bytes
         constants, replaced = ((), {}) if aten is None else (aten.constants, aten.old_grads())
-        super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced)
+        boxed = aten is not None and aten.is_boxed()
+        super().__init__(plan, _Runs(tuple(rows)), runs, constants, replaced=replaced, boxed=boxed)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
 
     def stream(self) -> Callable[[], int]:
@@ -339,8 +340,7 @@ class CudaPrinter(CallPrinter):
             self.bind("device", torch._C._cuda_getDevice)
             self.bind("elsewhere", elsewhere)
             self.bind("stream_of", torch._C._cuda_getCurrentRawStream)
-            given = "".join(f", p{i}" for i in range(self.given))
-            lines += [f"if device() != {index}: return elsewhere({index}, call{given})", f"stream = stream_of({index})"]
+            lines += [f"if device() != {index}: return elsewhere({index}, call, {self.passed()})", f"stream = stream_of({index})"]
         else:
             lines.append("stream = 0")
         if "fault" in self.names:

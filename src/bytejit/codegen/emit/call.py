@@ -8,7 +8,8 @@
 Every constant is a default argument, as a local is the fastest name. Internal buffers lie in an arena, one allocation that is
 kept between calls. A call takes an arena out of `pool` and puts it back at its end, so that two threads, or a call within a call,
 never share one. The views of the arena that library calls read or write are made once, with the arena. The result of a library
-call is freed behind the last step that uses it: the next one is made in the same memory, which is in the cache.
+call is freed behind the last step that uses it: the next one is made in the same memory, which is in the cache. So are the inputs
+of a graph that is boxed: `call` takes them in one list, which it empties.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from bytejit.common.dtypes import DTYPES, itemsize, torch_dtype
 from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
 from bytejit.common.where import Where
 
+from .boxed_inputs import freeing
 from .check import CheckLine, UncheckedLine, steady_check, words_of
 from .operands import Operands
 
@@ -58,6 +60,11 @@ class CallPrinter(Operands):
     def closing(self) -> list[str]:
         """The last lines before the return."""
         return []
+
+    def passed(self) -> str:
+        """The text of the inputs as arguments of a call to the function."""
+        given = "".join(f"p{i}, " for i in range(self.given))
+        return f"[{given}]" if self.boxed else given
 
     # ---- steps ----------------------------------------------------------------------------------------------------
     def run(self, run: Any, fn: Any) -> None:
@@ -262,9 +269,19 @@ class CallPrinter(Operands):
         """The name of an input, or of a constant of the graph."""
         return f"p{index}"
 
+    def _freeing(self, result: str) -> list[str]:
+        """The lines, each input deleted behind the last one that needs it."""
+        tensors = [f"p{i}" for i, b in enumerate(self.plan.inputs[: self.given]) if b is not None]
+        pointers = {d: self.text[b] for b, d in self.pointers.items() if b in self.text}
+        return freeing(self.lines, result, tensors, pointers)
+
     def _function(self, result: str) -> CallSource:
+        if self.boxed:
+            self.lines = self._freeing(result)
         checks = any(type(line) is CheckLine for line in self.lines)
         given = [f"p{i}" for i in range(self.given)]
+        taken = ["box"] if self.boxed else given
+        opened, cleared = ([f"{', '.join(given)}, = box"], ["box.clear()"]) if self.boxed and given else ([], [])
         held = dict.fromkeys(
             v for s, v in self.symbols.items() if v and s[0] not in "fr"
         )  # sizes only: no stride depends on a float
@@ -275,24 +292,28 @@ class CallPrinter(Operands):
             self.lines.append(CheckLine(f"learn({key}, read)"))
             self.lines.insert(0, CheckLine("read = []"))
         names = {k: v for k, v in self.names.items()}
-        params = [*given, *(f"{k}={k}" for k in names)]
+        params = [*taken, *(f"{k}={k}" for k in names)]
         text = ""
         lines = [*self.lines, f"return {result}"]
         if checks:
             checking = [line for line in lines if type(line) is not UncheckedLine]
-            text = f"def checked({', '.join(params)}):\n{indented(checking)}\n\n\n"
+            text = f"def checked({', '.join(params)}):\n{indented([*opened, *cleared, *checking])}\n\n\n"
             names["known"] = self.library_results.known
             params += ["known=known", "checked=checked"]
             lines = [line for line in lines if type(line) is not CheckLine]
             fetched = [line for line in self.head if line.startswith("size_")]
-            test = [f"words = known.get({key})", f"if words is None: return checked({', '.join(given)})"]
-            lines = [*fetched, *test, *(line for line in lines if line not in fetched)]
+            apart = f"del {', '.join(given)}; " if cleared else ""  # only the box holds them
+            test = [f"words = known.get({key})", f"if words is None: {apart}return checked({', '.join(taken)})"]
+            lines = [*fetched, *test, *cleared, *(line for line in lines if line not in fetched)]
+        else:
+            lines = [*cleared, *lines]
         return CallSource(
-            f"{text}def call({', '.join(params)}):\n{indented(lines)}\n",
+            f"{text}def call({', '.join(params)}):\n{indented([*opened, *lines])}\n",
             names,
             tuple(self.externs),
             self.library_results if checks and not held else None,
             frozenset(self.numbers),
+            self.boxed,
         )
 
 

@@ -35,7 +35,7 @@ class Printed(Protocol):
 class Operands:
     """What a call function's text refers to: names, sizes, tensors, views. runs: the loaded function of each of `source.runs`;
     constants: tensors for the last inputs, the caller passes the first `given`; overrides: functions to call for targets,
-    instead of torch's dispatcher; replaced: as in `Aten.old_grads`."""
+    instead of torch's dispatcher; replaced: as in `Aten.old_grads`; boxed: as `Aten.is_boxed`."""
 
     def __init__(
         self,
@@ -45,9 +45,10 @@ class Operands:
         constants: Sequence[Any] = (),
         overrides: dict[str, Callable] | None = None,
         replaced: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+        boxed: bool = False,
     ) -> None:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
-        self.replaced = replaced
+        self.replaced, self.boxed = replaced, boxed
         views = (plan.outputs[o].view for found in replaced.values() for o in found)
         self.new_grads = {v.buffer for v in views if v is not None}
         self.at = 0  # the step that is printed
