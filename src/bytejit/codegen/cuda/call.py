@@ -8,9 +8,9 @@ these differences:
         if run0(stream, p0.data_ptr(), p1.data_ptr(), o0.data_ptr()): slow0(stream, ...)
         return (o0,)
 
-Launches between two library calls are one run. The arena comes from torch's allocator. A small one is kept between calls, one
-for each stream: work on one stream runs in order, so that the next call on it may overwrite the arena. For the same reason a
-tensor may be freed as soon as its last reader is launched. A large arena is made of blocks, which are allocated and freed so
+Launches between two library calls are one run. The arena comes from torch's allocator. A small one lies in memory that is kept
+between calls, which all graphs of a stream share (`arena.py`): work on one stream runs in order. For the same reason a tensor
+may be freed as soon as its last reader is launched. A large arena is made of blocks, which are allocated and freed so
 (`blocks.py`). What a row needs is allocated before it. While the program records a CUDA graph, the arena is allocated in that
 graph's memory, which lives as long as the graph. An error that a kernel finds is written to the fault word, which lies in
 the host's memory, and is raised at the next call.
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -44,6 +43,7 @@ from bytejit.common.dtypes import torch_dtype
 from bytejit.common.errors import DeviceFault
 from bytejit.common.light_dataclass import light_dataclass
 
+from .arena import Arena, memory_of
 from .blocks import ALIGN, BLOCK, blocks_of, place_in, scratch_base
 from .source import Arg, Launch, TritonSource
 
@@ -128,21 +128,6 @@ def elsewhere(device: int, call: Callable, *args: Any) -> Any:
     """Run `call` with another current device."""
     with torch.cuda.device(device):
         return call(*args)
-
-
-def gpu_arena(size: int, views: Sequence[tuple], device: torch.device) -> Callable[[], tuple]:
-    """A function that makes an arena: (address, memory, *views). Units: bytes."""
-
-    def make() -> tuple:
-        with torch.inference_mode(False), torch.no_grad():
-            memory = torch.empty(size, dtype=torch.uint8, device=device)
-            made = [
-                torch.empty(0, dtype=dtype, device=device).set_(memory.untyped_storage(), start // dtype.itemsize, shape, stride)
-                for start, dtype, shape, stride in views
-            ]
-            return (memory.data_ptr(), memory, *made)
-
-    return make
 
 
 class CudaPrinter(CallPrinter):
@@ -273,26 +258,19 @@ class CudaPrinter(CallPrinter):
                 (self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape, v.stride)
                 for v in views
             ]
-            maker = self.bind("make_arena", gpu_arena(size, rows, self.device))
-            names = ", ".join(["arena", "_" if len(views) == len(lying) else "m_arena", *views.values()])
+            arena = Arena(size, rows, self.device)
+            names = ", ".join(["arena", "m_arena", *views.values()])
             if size <= BLOCK:
-                self.bind("pool", defaultdict(list))
-                recorded = (
-                    f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else "
-                    if self.device.type == "cuda"
-                    else ""
-                )
+                self.bind("pool", memory_of(self.device))
+                self.bind("capturing", torch._C._cuda_isCurrentStreamCapturing if self.device.type == "cuda" else bool)
+                taken, new = self.bind("taken", arena.taken), self.bind("new_arena", arena.new)
                 self.head += [
-                    f"kept = {recorded}pool[stream]",
-                    "try:",
-                    "    whole = kept.pop()",
-                    "except IndexError:",
-                    f"    whole = {maker}()",
-                    f"{names} = whole",
+                    "kept = None if capturing() else pool[stream]",
+                    f"{names}, = {new}() if kept is None else {taken}(kept)",
                 ]
-                self.lines.append("kept.append(whole)")
+                self.lines.append("if kept is not None: kept.append(m_arena)")
             else:
-                self.head.append(f"{names} = {maker}()")
+                self.head.append(f"{names} = {self.bind('new_arena', arena.new)}()")
         for name, wanted in slots:
             self.head += [f"m_{name} = {self.allocator_of_blocks()}(({wanted},))", f"{name} = m_{name}.data_ptr()"]
         for v, name in self.views.items():
