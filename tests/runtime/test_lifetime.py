@@ -444,3 +444,32 @@ def test_classes_made_in_each_call_stop_early(kind: str, times: int, most: int) 
             for _ in range(times):
                 assert torch.equal(compiled(x, it), x * 2)
     assert most <= len(seen) <= 2 * most  # at the function's start, and at a site behind it
+
+
+def test_one_code_for_two_functions_is_analysed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has sites of its own: what one has compiled does not run in the other."""
+    made: list[str] = []
+    rewrite = function.rewrite
+    monkeypatch.setattr(function, "FORMER", collections.deque(maxlen=4))
+    monkeypatch.setattr(function, "rewrite", lambda code: made.append(code.co_name) or rewrite(code))
+
+    def counted(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            x = x * 2 if n > 1 else x + 1
+        return x
+
+    x, graphs = torch.ones(3), {True: 0, False: 0}
+    for fullgraph in (True, False):
+
+        def backend(gm: torch.fx.GraphModule, inputs: list, mode: bool = fullgraph) -> Callable:
+            graphs[mode] += 1
+            return gm.forward
+
+        fns = [bytejit.compile(counted, backend=backend, fullgraph=fullgraph) for _ in range(2)]
+        for fn in fns:
+            assert fn(x, 1).tolist() == [2, 2, 2] and fn(x, 2).tolist() == [4, 4, 4]
+        assert graphs[fullgraph] == 2
+    assert made == ["counted"] and graphs == {True: 2, False: 2}
+    codes = {fn.__code__ for fn in fns}
+    cells = [c for c in function.FORMER[0].cells if c]
+    assert len(codes) == 1 and not cells and function.FORMER[0].code not in codes

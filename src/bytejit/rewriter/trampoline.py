@@ -13,6 +13,7 @@ A restorer serves all points that share stack layout and live locals. No torch. 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from types import CodeType
 
@@ -63,6 +64,13 @@ class Rewritten:
     def start(self) -> int:
         """Id of the site at the function's start."""
         return self.by_offset[self.flow.instrs[self.flow.first].start]
+
+    def renewed(self) -> Rewritten:
+        """The same code with idle cells of its own."""
+        cells = tuple(SiteCell() for _ in self.points)
+        own = dict(zip(map(id, self.cells), cells))
+        consts = tuple(own.get(id(const), const) for const in self.code.co_consts)
+        return replace(self, code=self.code.replace(co_consts=consts), cells=cells)
 
     def __repr__(self) -> str:
         return f"rewritten {self.original.co_qualname}: {len(self.points)} points, {len(self.sites)} sites"

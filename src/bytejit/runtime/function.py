@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import threading
 import types
@@ -13,7 +14,7 @@ from bytejit.common.errors import CannotRewrite
 from bytejit.common.identity import IdentityMap
 from bytejit.common.options import Settings
 from bytejit.common.where import Where, where_of
-from bytejit.rewriter.trampoline import rewrite
+from bytejit.rewriter.trampoline import Rewritten, rewrite
 
 from .alike_modules import HANDLE
 from .back_off import BackOff
@@ -30,6 +31,8 @@ CompileSite = Callable[["CompiledFunction", SiteState, Args], Entry | NotCompile
 HANDLES: IdentityMap[list[weakref.ref[Handle]]] = IdentityMap()
 # owner: handle_of; size: one a living rewritten code: the code as the user wrote it; goes with the code
 ORIGINALS: IdentityMap[types.CodeType] = IdentityMap()
+# owner: rewritten_of; size: the codes rewritten last, with cells that are never armed; cleared: never
+FORMER: collections.deque[Rewritten] = collections.deque(maxlen=4)
 _lock = threading.RLock()
 
 
@@ -59,7 +62,7 @@ class CompiledFunction:
         self.settings, self.globals, self.compile_site = settings, namespace, compile_site
         self.named = Named(where_of(code))
         self.unnamed = names_no_class(code)
-        self.rewritten = rewrite(code)
+        self.rewritten = rewritten_of(code)
         torch_frames.keep_off(self.rewritten.code)
         self.recompiles = Recompiles(lambda: self.named, self.place, self.dynamic)
         self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
@@ -114,6 +117,16 @@ class CompiledFunction:
                 function.sites.state(point).remove(entry)
 
         return forget
+
+
+def rewritten_of(code: types.CodeType) -> Rewritten:
+    """The code with sites, for one CompiledFunction. A code that was rewritten a short time ago is not analysed again: closures
+    are made anew in each call of a program, and one function is compiled with several settings. Raises: CannotRewrite."""
+    found = next((former for former in FORMER if former.original is code), None)
+    if found is None:
+        found = rewrite(code)
+        FORMER.append(found)
+    return found.renewed()
 
 
 def original_code(code: types.CodeType) -> types.CodeType:
