@@ -3,8 +3,9 @@
 import copy
 
 import torch
+from torch import nn
 
-from .harness import F, case, program
+from .harness import F, Spec, case, program
 
 
 class Node:
@@ -107,3 +108,39 @@ def test_a_copy_that_fails(x):
         except ValueError as error:
             said.append(str(error))
     return said, len(m), x + 1
+
+
+class Scaled(nn.Parameter):
+    pass
+
+
+def described(x):
+    return type(x).__name__, x.stride(), x.storage_offset(), x.untyped_storage().nbytes(), getattr(x, "tag", None), x.grad is None
+
+
+@program(Spec(lambda r: r.call), calls=9)
+def test_tensors_that_a_clone_does_not_copy():
+    """A deep copy of a tensor has its class, memory, attributes and gradient; tensors that share memory share its copy"""
+    base, tagged, graded = torch.arange(8.0), torch.ones(4), torch.ones(4)
+    tagged.tag, graded.grad = [1], torch.ones(4)
+    given = [
+        torch.ones(4),
+        base[:4],
+        base[2:6],
+        base[::2],
+        tagged,
+        graded,
+        base[:1].expand(4),
+        Scaled(torch.ones(4)),
+        nn.Buffer(torch.ones(4)),
+    ]
+
+    def f(i):
+        x = given[i]
+        y = x + 1
+        one, two, views = copy.deepcopy(x), copy.deepcopy([x, x, y]), copy.deepcopy([base, base[1:], y, y[1:]])
+        views[0][1], views[2][1] = 100, 200
+        two[0].data.add_(1)
+        return one, described(one), two[0] is two[1], two, described(two[0]), views, described(views[1]), base
+
+    return f

@@ -8,8 +8,6 @@ import enum
 import types
 from collections.abc import Callable
 
-import torch
-
 from bytejit.common.quiet_reads import HEAP_TYPE
 from bytejit.tracer.core.constants import is_constant
 from bytejit.tracer.core.descriptions import words
@@ -52,6 +50,7 @@ class Memo:
     def __init__(self, given: DictVar) -> None:
         self.given = given
         self.open: set[object] = set()  # keys of objects whose copy is not complete yet
+        self.stores: list[object] = []  # memory of tensors that were copied: what shares it shares it in the copy
 
     @staticmethod
     def key(v: Var) -> object:
@@ -115,11 +114,7 @@ def _deep(t: Tracer, v: Var, memo: Memo) -> Var:
 def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], memo: Memo | None = None) -> Var:
     """A copy whose parts went through `part`. Raises: Break for objects that copy themselves in C."""
     if isinstance(v, TensorVar):
-        if memo is not None:
-            t.tensor_attributes.guard_history(v, v.fake.requires_grad)
-        if memo is not None and (v.fake.requires_grad or t.type_of(v) is torch.nn.Parameter):
-            return parameters.copied(t, v)
-        return t.tensors.call_tensor_op(torch.Tensor.clone, [v], {}) if memo is not None else _no_copy(v)
+        return parameters.copied(t, v, memo.stores) if memo is not None else _no_copy(v)
     if type(v) in UNCHANGEABLE:
         return v
     if isinstance(v, (Known, FuncVar)):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from bytejit.common.gradients import is_dense
+from bytejit.guards.references import Ref
+from bytejit.guards.sources import Attr, Computed
 from bytejit.tracer.core.models import models
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -46,13 +49,42 @@ def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:
     return made
 
 
-def copied(t: Tracer, v: TensorVar) -> Var:
-    """copy.deepcopy of a leaf tensor that requires gradients, or of a parameter. Raises: Break."""
+def copied(t: Tracer, v: TensorVar, stores: list[object]) -> Var:
+    """copy.deepcopy of a tensor. stores: the memory of those that the same call has copied. Raises: Break."""
+    cls = t.type_of(v)
+    if cls not in (torch.Tensor, torch.nn.Parameter):
+        raise Break(f"copy.deepcopy of a {cls.__name__}")
+    t.tensor_attributes.guard_history(v, v.fake.requires_grad)
     if not is_leaf(v.fake):
         raise Break("copy.deepcopy of a tensor that has a grad_fn")
+    if cls is torch.Tensor:
+        _check_copied_whole(t, v, stores)
+    if not v.fake.requires_grad and cls is torch.Tensor:
+        return t.tensors.call_tensor_op(torch.Tensor.clone, [v], {})
     data = t.tensors.call_tensor_op(torch.Tensor.clone, [t.tensors.call_tensor_op(torch.Tensor.detach, [v], {})], {})
-    if t.type_of(v) is torch.nn.Parameter:
+    if cls is torch.nn.Parameter:
         return parameter(t, expect(data, TensorVar), v.fake.requires_grad)
-    if v.real is not None and (v.real.grad is not None or v.real.__dict__) or v.attrs:
-        raise Break("copy.deepcopy of a tensor with a gradient or attributes")
     return t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [data], {})
+
+
+def _check_copied_whole(t: Tracer, v: TensorVar, stores: list[object]) -> None:
+    """Eager copies a tensor's memory, once for all tensors in it, with its gradient and its attributes. A clone is the same where
+    the tensor is alone in its memory, and has none of these; guarded. Raises: Break where not."""
+    m, real = v.fake.m, v.real
+    if v.attrs or real is not None and (real.grad is not None or real.__dict__):
+        raise Break("copy.deepcopy of a tensor with a gradient or attributes")
+    whole = m.offset == 0 and is_dense(v.fake) and (m.store.nbytes == v.fake.nbytes if real is None else has_whole_memory(real))
+    if not whole:
+        raise Break("copy.deepcopy of a tensor that is a part of its memory")
+    if any(m.store is store for store in stores):
+        raise Break("copy.deepcopy of tensors that share memory")
+    stores.append(m.store)
+    if real is not None:
+        t.guard("ID_IS", Attr(v.origin, "grad"), None)
+        t.guard("LEN_IS", Attr(v.origin, "__dict__"), 0)
+        t.guard("EQUALS", Computed(Ref.strong(has_whole_memory, "has_whole_memory"), (v.origin,)), True)
+
+
+def has_whole_memory(x: torch.Tensor) -> bool:
+    """Whether a tensor's elements are all that its memory holds, each once."""
+    return x.storage_offset() == 0 and is_dense(x) and x.untyped_storage().nbytes() == x.nbytes
