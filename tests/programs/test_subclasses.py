@@ -479,3 +479,30 @@ def test_overrides_turned_off(x, y):
     with Twice(), torch._C.DisableTorchFunction():
         b = torch.add(x, y)
     return a, b, x + y
+
+
+@program(F(3, grad=True))
+def test_gradients_beside_a_subclass():
+    """What `backward` accumulates is a plain tensor, what `torch.autograd.grad` returns is of the subclass"""
+
+    class Own(torch.Tensor):
+        pass
+
+    leaves = [
+        torch.ones(3).as_subclass(Own).requires_grad_(),
+        torch.nn.Parameter(torch.ones(3).as_subclass(Own)),
+        torch.nn.Parameter(torch.ones(3)),
+    ]
+
+    def told(v):
+        return type(v).__name__, v.as_subclass(torch.Tensor).detach()
+
+    def f(x):
+        y = ((x.as_subclass(Own) * leaves[0] + leaves[1]) * leaves[2]).sum()
+        given = torch.autograd.grad(y, [x, leaves[0]], retain_graph=True)
+        y.backward(retain_graph=True)
+        first = [told(v.grad) for v in [x, *leaves]]
+        y.backward()
+        return first, [told(v.grad) for v in [x, *leaves]], [told(v) for v in given]
+
+    return f

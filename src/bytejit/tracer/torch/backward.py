@@ -111,14 +111,15 @@ class Backward(Component):
         before = [self.t.values.real(self.t.tensor_attributes.tensor_getattr(v, "grad")) for v in leaves]
         fresh = SeqVar([Known(g is NONE or isinstance(g, Known)) for g in before], tuple)
         args = [SeqVar(outputs, tuple), SeqVar(leaves, tuple), SeqVar(grads, tuple), Known(retain), fresh]
-        found = expect(self.run(leaf_gradients, args), SeqVar)
-        for leaf, old, new in zip(leaves, before, found.items):
-            if not isinstance(new, TensorVar):
-                continue
-            if isinstance(old, TensorVar):
-                self.t.tensors.call_tensor_op(accumulate, [old, new], {})
-            else:
-                self.t.tensor_attributes.tensor_setattr(leaf, "grad", new)
+        with self.t.overrides.without_overrides():  # what is accumulated is a plain tensor
+            found = expect(self.run(leaf_gradients, args), SeqVar)
+            for leaf, old, new in zip(leaves, before, found.items):
+                if not isinstance(new, TensorVar):
+                    continue
+                if isinstance(old, TensorVar):
+                    self.t.tensors.call_tensor_op(accumulate, [old, new], {})
+                else:
+                    self.t.tensor_attributes.tensor_setattr(leaf, "grad", new)
 
     def of_inputs(self, outputs: list[TensorVar], inputs: list[TensorVar], grads: list[Var], flags: list[Var]) -> list[Var]:
         """`torch.autograd.grad`: the gradients themselves."""

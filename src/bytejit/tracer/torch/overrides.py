@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
 from torch.utils._device import DeviceContext
 
 from bytejit.common import special_cases
@@ -123,7 +123,7 @@ class Overrides(Component):
                     plain = (
                         handler(self.t, args, kwargs) if handler is not None else self.t.tensors.call_tensor_op(fn, args, kwargs)
                     )
-                    return self.wrapped(plain, cls)
+                    return self.wrapped(plain, cls) if _is_wrapped(fn, args) else plain
         told = self.told(fn, args, kwargs)
         return None if told is None else self.ask(found, *told)
 
@@ -274,6 +274,14 @@ class Overrides(Component):
         if name is None or class_lookup(torch.Tensor, name)[0] is not of:
             return None
         return self.t.tensor_attributes.tensor_getattr(v, name)
+
+
+def _is_wrapped(fn: Any, args: list[Var]) -> bool:
+    """Whether torch.Tensor.__torch_function__ makes what such a call returns one of the subclass."""
+    if fn is getattr:
+        name = expect(args[1], Known).obj
+        fn = getattr(class_lookup(torch.Tensor, name)[0], "__get__", fn)
+    return fn not in get_default_nowrap_functions()
 
 
 def by_precedence(found: list[Var], type_of: Callable) -> list[Var]:

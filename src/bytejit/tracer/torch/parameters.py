@@ -52,17 +52,18 @@ def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:
 def copied(t: Tracer, v: TensorVar, stores: list[object]) -> Var:
     """copy.deepcopy of a tensor. stores: the memory of those that the same call has copied. Raises: Break."""
     cls = t.type_of(v)
-    if cls not in (torch.Tensor, torch.nn.Parameter):
+    is_parameter = cls is torch.nn.Parameter
+    if not is_parameter and cls is not torch.Tensor:
         raise Break(f"copy.deepcopy of a {cls.__name__}")
     t.tensor_attributes.guard_history(v, v.fake.requires_grad)
     if not is_leaf(v.fake):
         raise Break("copy.deepcopy of a tensor that has a grad_fn")
-    if cls is torch.Tensor:
+    if not is_parameter:
         _check_copied_whole(t, v, stores)
-    if not v.fake.requires_grad and cls is torch.Tensor:
+    if not v.fake.requires_grad and not is_parameter:
         return t.tensors.call_tensor_op(torch.Tensor.clone, [v], {})
     data = t.tensors.call_tensor_op(torch.Tensor.clone, [t.tensors.call_tensor_op(torch.Tensor.detach, [v], {})], {})
-    if cls is torch.nn.Parameter:
+    if is_parameter:
         return parameter(t, expect(data, TensorVar), v.fake.requires_grad)
     return t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [data], {})
 
