@@ -3,6 +3,7 @@ was read are seen, and others compile nothing."""
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
@@ -42,10 +43,10 @@ def compiled_checks() -> Iterator[None]:
     CHECKER._build, CHECKER._calls = before
 
 
-def warmed(model: nn.Module | None = None) -> tuple[nn.Module, Callable, torch.Tensor]:
+def warmed(model: nn.Module | None = None, x: torch.Tensor | None = None) -> tuple[nn.Module, Callable, torch.Tensor]:
     torch.manual_seed(0)
     model = model or nn.Sequential(Part(), Part())
-    f, x = bytejit.compile(model, backend="eager"), torch.randn(3, 4)
+    f, x = bytejit.compile(model, backend="eager"), torch.randn(3, 4) if x is None else x
     same_as(model, f, x)
     return model, f, x
 
@@ -192,3 +193,71 @@ def test_reading_dicts_draws_no_random_numbers() -> None:
     layouts.dict_values.cache_clear()
     assert layouts.dict_values() is not None
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Lengths(nn.Module):
+    """Asks for lengths and truths of dicts, of one of them for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.none, self.ordered, self.one, self.name = {}, collections.OrderedDict(), {1: 2}, "lengths"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = len(self.none) + 2 * len(self.ordered) + 4 * len(self.one) + 8 * isinstance(self.ordered, collections.OrderedDict)
+        return (x + n if not self.none else x - n) * len(self.name)
+
+
+CHANGED = {
+    "an empty one filled": lambda m: m.none.update({3: 4}),
+    "an ordered one filled": lambda m: m.ordered.update({3: 4}),
+    "a full one emptied": lambda m: m.one.clear(),
+    "a full one longer": lambda m: m.one.update({3: 4}),
+    "another class": lambda m: setattr(m, "ordered", {}),
+    "a class of its own": lambda m: setattr(m, "none", Odd()),
+    "a list": lambda m: setattr(m, "none", []),
+    "a full list": lambda m: setattr(m, "none", [1]),
+    "a dict as empty": lambda m: setattr(m, "none", {}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_empty_dicts_whose_length_is_asked_for(change: str) -> None:
+    model, f, x = warmed(Lengths())
+    CHANGED[change](model)
+    same_as(model, f, x)
+    model.none, model.ordered, model.one = {}, collections.OrderedDict(), {1: 2}
+    before = compiles()
+    same_as(model, f, x)
+    assert compiles() == before
+
+
+@pytest.mark.parametrize("put", ["register_forward_hook", "register_forward_pre_hook"])
+@pytest.mark.parametrize("name", ["layers.1", "layers.0.self_attn", "layers.1.linear2", "layers.0.norm1", "layers.1.dropout"])
+def test_hooks_put_on_a_part_of_an_encoder_are_called(name: str, put: str) -> None:
+    """Its forward asks each module for the lengths of its hooks."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model, f, x = warmed(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(2, 3, 8))
+    called: list[int] = []
+    handle = getattr(model.get_submodule(name), put)(lambda *args: called.append(1))
+    torch.testing.assert_close(f(x), model(x))
+    assert called == [1, 1]
+    handle.remove()
+    before = compiles()
+    torch.testing.assert_close(f(x), model(x))
+    assert called == [1, 1] and compiles() == before
+
+
+def test_an_empty_dict_is_one_step() -> None:
+    steps = [
+        (OP["ARG"], 0),
+        (OP["ITEM"], 0, 7),
+        (OP["TYPE_IS"], 1, id(dict)),
+        (OP["LEN"], 1, 0),
+        (OP["TRUE"], 1, 0),
+        (OP["ITEM"], 0, 8),
+        (OP["TYPE_IS"], 2, id(dict)),
+        (OP["LEN"], 2, 1),
+        (OP["DONE"], 0),
+    ]
+    done, slots = fusing.fused(steps, [])
+    assert [s[0] for s in done] == [OP[n] for n in ("ARG", "ITEM_EMPTY", "ITEM", "TYPE_IS", "LEN", "DONE")] and slots == 2

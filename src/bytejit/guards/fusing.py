@@ -35,6 +35,13 @@ def _read(step: Step) -> tuple[int, ...]:
     return () if step[0] in NO_SLOT else (1, 2) if step[0] in TWO_SLOTS else (1,)
 
 
+def _empty_dict(seen: list[Step]) -> int | None:
+    """The class of dicts that these steps, all of one slot, ask for, where they ask for no more than that it is empty."""
+    if len(seen) < 2 or seen[0][0] != OP["TYPE_IS"] or seen[0][2] not in DICTS:
+        return None
+    return seen[0][2] if all(s[0] in (OP["TRUE"], OP["LEN"]) and s[2] == 0 for s in seen[1:]) else None
+
+
 class Shapes:
     """The shapes of walks that ask for the same keys. Called with a dict: the address of its shape, 0 where it gets none."""
 
@@ -84,9 +91,10 @@ class Fusing:
                 name, want = "ITEM_EQUALS", seen[0][2]
             elif len(seen) == 1 and seen[0][0] == OP["IS"] and seen[0][3] == 1:
                 name, want = "ITEM_IS", seen[0][2]
-            elif [s[0] for s in seen] == [OP["TYPE_IS"], OP["TRUE"]] and seen[0][2] in DICTS and seen[1][2] == 0:
-                name, want = "ITEM_EMPTY", seen[0][2]
-                del self.steps[by[0]]
+            elif (kind := _empty_dict(seen)) is not None:
+                name, want = "ITEM_EMPTY", kind
+                for reader in by[:-1]:
+                    del self.steps[reader]
             else:
                 continue
             self.steps[by[-1]] = (OP[name], *self.steps.pop(i)[1:], want)
