@@ -26,6 +26,7 @@ ENDS: dict[str, Callable] = {"scaled": lambda v: v * 2, "summed": lambda v: v.su
 
 
 @pytest.mark.cxx
+@pytest.mark.pairs
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("write", WRITES)

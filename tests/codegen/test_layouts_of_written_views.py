@@ -27,6 +27,7 @@ WRITES: dict[str, Callable] = {
 
 
 @pytest.mark.cxx
+@pytest.mark.pairs
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("write", WRITES)

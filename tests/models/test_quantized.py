@@ -75,6 +75,7 @@ def equal(got: object, wanted: object) -> None:
         assert (a.stride(), a.requires_grad) == (b.stride(), b.requires_grad)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", MODELS)

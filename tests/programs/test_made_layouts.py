@@ -49,6 +49,7 @@ def written_by_out(x, made):
 PROGRAMS = filled, added, copied, through_a_view, a_view_beside, written_by_out
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     "program", [filled, added, copied, through_a_view, a_view_beside, written_by_out], ids=lambda f: f.__name__
 )

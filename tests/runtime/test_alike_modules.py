@@ -128,6 +128,7 @@ CHANGES: dict[str, Callable[[Block], object]] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_blocks_that_differ(way: Callable, name: str, when: str) -> None:

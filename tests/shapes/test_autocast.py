@@ -31,6 +31,7 @@ def resizing_in_float32() -> Iterator[None]:
     library._destroy()
 
 
+@pytest.mark.pairs
 @pytest.mark.usefixtures("resizing_in_float32")
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
