@@ -69,6 +69,16 @@ def entry(*guards, params=("a",), inputs=(), on_dead=None, body="return ('hit', 
     return compile_entry(params_of(0, params, ()), found, Work(list(inputs), body, env), on_dead=on_dead)
 
 
+def state_entry(args: tuple):
+    """An entry that guards global state as it is now, beside these tensors: compiled, it is checked in one call with them."""
+    found = GuardSet()
+    for source, x in zip((A, B), args):
+        found.add("TENSOR", source, TensorCheck.of(x))
+    found.add_state()
+    params = params_of(0, ("a", "b")[: len(args)], ())
+    return compile_entry(params, found, Work([], "return ('hit', None)", {"MISS": MISS}))
+
+
 def fits(fn, *args) -> bool:
     """Whether the guards hold; the explanation must agree."""
     hit = fn(*args) is not MISS
@@ -307,35 +317,50 @@ def test_batched_wrappers_are_not_taken_for_plain_tensors() -> None:
     ],
     ids=["no_grad", "inference", "autocast", "device", "device context", "function mode", "dispatch mode"],
 )
-def test_global_state(change) -> None:
-    found = GuardSet()
-    found.add_state()
-    fn = compile_entry([], found, Work([], "return ('hit', None)", {"MISS": MISS}))
-    assert fits(fn)
+@pytest.mark.parametrize("args", [(), (X,)], ids=["alone", "beside a tensor"])
+def test_global_state(change, args: tuple) -> None:
+    fn = state_entry(args)
+    assert fits(fn, *args)
     with change():
-        assert not fits(fn)
-        inner = GuardSet()
-        inner.add_state()
-        inside = compile_entry([], inner, Work([], "return ('hit', None)", {"MISS": MISS}))
-        assert fits(inside)
-    assert fits(fn) and not fits(inside)
+        assert not fits(fn, *args)
+        inside = state_entry(args)
+        assert fits(inside, *args)
+    assert fits(fn, *args) and not fits(inside, *args)
 
 
-def test_default_dtype_and_determinism() -> None:
-    found = GuardSet()
-    found.add_state()
-    fn = compile_entry([], found, Work([], "return ('hit', None)", {"MISS": MISS}))
+@pytest.mark.parametrize("args", [(), (X,)], ids=["alone", "beside a tensor"])
+def test_default_dtype_and_determinism(args: tuple) -> None:
+    fn = state_entry(args)
     torch.set_default_dtype(torch.float64)
     try:
-        assert not fits(fn) and "default_dtype was torch.float32, is torch.float64" in fn.explain_failure(())
+        assert not fits(fn, *args) and "default_dtype was torch.float32, is torch.float64" in fn.explain_failure(args)
     finally:
         torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(True)
     try:
-        assert not fits(fn)
+        assert not fits(fn, *args)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert fits(fn)
+    assert fits(fn, *args)
+
+
+def test_torchs_own_state_is_checked_before_tensors(checker: str) -> None:
+    """In one call with them; a function mode hears nothing of it."""
+    heard: list[object] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    leaf = X.clone().requires_grad_()
+    fn = state_entry((leaf,))
+    assert (fn.table is not None) == (checker == "compiled")
+    if fn.table is not None:
+        assert fn.text.count("return MISS") == 5 and fn.text.count("()") == 1, fn.text
+    with Mode():
+        found = fn(leaf)
+    assert found is MISS and not heard and fits(fn, leaf)
 
 
 def test_autocast_dtype_is_guarded_under_autocast() -> None:

@@ -194,14 +194,12 @@ def _work_lines(params: list[str], env: dict[str, Any], args: str, outputs: int,
 def emit_guards(at: EntryPrinter, rows: list[Guard], inputs: list[Source]) -> bool:
     """Append all checks to the printer's lines. Whether `inputs` are the first values that the program hands out.
 
-    Where checks can be compiled and are worth it, a guard program makes those that it can, tensors that are reached through
-    objects last; global state is checked before it, and the rest after it.
+    Where checks can be compiled and are worth it, a guard program makes those that it can, global state first, tensors that are
+    reached through objects last. Global state that it cannot check is checked before it, and the rest after it.
     """
     program = GuardProgram(at) if CHECKER.usable else None
     if program is not None:
-        far = [g for g in rows if g.kind == TENSOR and g.source.bases()]
-        near = [g for g in rows if not (g.kind == TENSOR and g.source.bases())]
-        kept = [g for g in (*near, *far) if not program.take(g)]
+        kept = [g for g in sorted(rows, key=_phase) if not program.take(g)]
         rows = kept if program.pays else rows
     star = False
     if program is not None and program.pays:
@@ -214,6 +212,11 @@ def emit_guards(at: EntryPrinter, rows: list[Guard], inputs: list[Source]) -> bo
     for guard in rows:
         _check(at, guard)
     return star
+
+
+def _phase(guard: Guard) -> int:
+    """When a guard program checks a guard: modes of torch would be told of what the others ask of tensors."""
+    return 0 if guard.kind == GLOBAL_STATE else 2 if guard.kind == TENSOR and guard.source.bases() else 1
 
 
 def _check(at: EntryPrinter, guard: Guard) -> None:

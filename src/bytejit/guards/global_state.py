@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -78,6 +79,12 @@ class GlobalState(Source):
         getter, text = STATES[self.which]
         at.env["_AD"] = _AD
         return text.format(f=at.bind(getter, "f")) if "{" in text else text
+
+    @property
+    def getter(self) -> Callable[[], Any] | None:
+        """The function of torch's own that returns it; None where more than its call is needed."""
+        getter, text = STATES[self.which]
+        return getter if text == "{f}()" and isinstance(getter, BuiltinFunctionType) else None
 
     def name(self) -> str:
         return f"torch's {self.which}" if self.which != "warnings" else "what becomes of warnings"

@@ -6,6 +6,7 @@ PyObject* PyObject_Type(PyObject*);
 PyObject* PyObject_GetAttr(PyObject*, PyObject*);
 PyObject* PyObject_GetItem(PyObject*, PyObject*);
 PyObject* PyObject_CallFunctionObjArgs(PyObject*, ...);
+PyObject* PyObject_CallNoArgs(PyObject*);
 int PyObject_IsTrue(PyObject*);
 bj_size PyObject_Size(PyObject*);
 int PyObject_RichCompareBool(PyObject*, PyObject*, int);
@@ -130,6 +131,12 @@ static Answer class_is(PyObject* x, Word* w) {
     Py_DecRef(result);
     w[3] = version > 0 ? version : 0;
     return version < 0 ? NO : YES;
+}
+static Answer state_is(PyObject* getter, Word want) {
+    PyObject* found = PyObject_CallNoArgs(getter);
+    if (!found) return ERROR;
+    Py_DecRef(found);
+    return (Word)found == want ? YES : NO;
 }
 static PyObject* behind(PyObject* ref) {     // null without an error: dead
     PyObject* found = nullptr;
@@ -300,6 +307,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         bool got = true;
         switch (*w) {
         case OP_DONE: return s.tuple(w + 2, w[1]);
+        case OP_STATE: ok = state_is((PyObject*)w[1], w[2]); w += 3; break;
         case OP_ARG: got = s.borrow(args[1 + w[1]]); w += 2; break;
         case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
         case OP_WEAK: got = s.add(behind((PyObject*)w[1])); w += 2; break;

@@ -33,6 +33,7 @@ from .checks import (
 )
 from .class_lookups import UNKNOWN, ClassCheck, ClassLookups
 from .conditions import Distinct, expression_text
+from .global_state import GlobalState
 from .native_checker import row as tensor_words
 from .references import Ref, SourcePrinter, class_can_change, plain
 from .source import Source
@@ -218,6 +219,14 @@ def _function_step(to: StepWriter, source: Source, value: tuple) -> tuple:
     return "FUNCTION", to.fetched(source), to.address(code), count
 
 
+def _state_step(to: StepWriter, source: Source, value: Any) -> tuple:
+    getter = source.getter if isinstance(source, GlobalState) else None
+    by_identity = value is None or type(value) is bool or (type(value) is int and value == 0) or type(value) is torch.dtype
+    if getter is None or not by_identity:
+        raise NoStep
+    return "STATE", to.address(getter), to.address(value)
+
+
 def _class_step(to: StepWriter, source: Source, value: ClassLookups) -> tuple:
     x = to.fetched(source)
     return "CLASS", x, class_versions.place() or 0, UNKNOWN, to.address(ClassCheck(value).again)
@@ -332,7 +341,7 @@ KINDS: dict[str, GuardKind] = {
         others=lambda value: value.sources[1:],
         step=_distinct_step,
     ),
-    GLOBAL_STATE: GuardKind(state_text, WAS),
+    GLOBAL_STATE: GuardKind(state_text, WAS, step=_state_step),
     FUNCTION: GuardKind(
         function_text,
         "{name} has another code or other defaults",

@@ -33,6 +33,7 @@ GRAD = torch.Tensor.requires_grad  # a descriptor, asked directly: no look-up by
 # be kept alive is named by its weak reference, and in a slot, alive, while the program compares with it.
 OPS = (
     "DONE",  # count, slots: the program returns these as a tuple
+    "STATE",  # function, object: what the function returns is it
     "ARG",  # argument -> slot
     "CONST",  # object -> slot
     "WEAK",  # weak reference: the object behind it -> slot; fails where it is dead

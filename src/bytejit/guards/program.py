@@ -21,7 +21,7 @@ from .equality import same
 from .fusing import fused
 from .guard_set import Guard
 from .item_sources import DictItem, TupleItem
-from .kinds import KINDS, TENSOR, NoStep
+from .kinds import GLOBAL_STATE, KINDS, TENSOR, NoStep
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, table
 from .references import Ref
@@ -167,7 +167,7 @@ class GuardProgram:
         step = self._check(guard)
         if step is None:
             return False
-        self.taken += 1
+        self.taken += guard.kind != GLOBAL_STATE
         if step and step not in self._checked:
             self._checked.add(step)
             self.steps.append(step)
