@@ -7,7 +7,9 @@ import typing
 
 import torch
 
-from .harness import F, program
+import bytejit
+
+from .harness import F, Turn, program
 
 
 class Own(typing.NamedTuple):
@@ -231,3 +233,37 @@ def test_metaclass_with_getattr():
         return a.x + b, A.nothing
 
     return f
+
+
+@program(Turn(5, 7, 2, 9, -1, 300), Turn("a", "bb", "a", "dd", "bb", "c"), F(2), calls=6)
+def test_keys_that_are_equal_to_others():
+    """Keys of dicts and elements of sets keep their class: named tuples, sizes, numbers that are equal to others"""
+    Key = collections.namedtuple("Key", "a b")
+    counts, seen = {}, {Key(0, "z"), 1.0, (3, 4)}
+    fixed = {1.0: 0, True + 1: 3, Key(3, 4): 9, False: 2}
+
+    def f(n, s, x):
+        counts[Key(n % 2, s)] = counts.get(Key(n % 2, s), 0) + n
+        fixed[1] = n
+        fixed[3, 4] += 1
+        fixed.setdefault(0, []), fixed.pop(True, None)
+        fixed[True] = s
+        seen.add(Key(n, s))
+        seen.add(1)
+        made = {Key(n, s), x.shape}, frozenset([Key(1, s)]), {(Key(n, s), 1)}, {frozenset({Key(1, 2)}): 2}
+        told = [sorted(map(repr, m)) for m in made]
+        return x + 1, sorted(counts.items()), [*counts], [*fixed.items()], {k for k in fixed if type(k) is Key}, made, told
+
+    def observe():
+        return counts, fixed, sorted(map(repr, seen))
+
+    return f, observe
+
+
+def test_classes_of_elements_that_leave():
+    """The same sets, looked at element by element"""
+    Key = collections.namedtuple("Key", "a b")
+    f = lambda x, n: (x + 1, {Key(n, 1)}, {x.shape}, frozenset([(Key(n, 2), 3)]))
+    compiled = bytejit.compile(f, backend="eager")
+    for n in (3, 4, 5):
+        assert repr(compiled(torch.ones(2), n)[1:]) == repr(f(torch.ones(2), n)[1:])

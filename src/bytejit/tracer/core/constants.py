@@ -6,6 +6,7 @@ import datetime
 import enum
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -113,6 +114,14 @@ class NotConstant(Exception):
     """A value has parts that exist only when the graph runs, or that may not be touched while tracing."""
 
 
+def are_keys(t: Any, values: Iterable[Var]) -> bool:
+    """Whether elements of a set are what stands for them as keys: for a tuple of another class that is a plain one."""
+    real = [t.values.real(v) for v in values]
+    return not any(isinstance(v, InstanceVar) or isinstance(v, SeqVar) and v.cls is not tuple for v in real) and all(
+        are_keys(t, v.items if isinstance(v, SeqVar) else v.items.values()) for v in real if isinstance(v, (SeqVar, SetVar))
+    )
+
+
 def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
     """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: also accept functions and classes,
     and the objects of annotations, by identity."""
@@ -130,7 +139,7 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
         t.values.complete(var)
         if var.cls is dict:
             return {to_python(t, k, classes=classes): to_python(t, v, classes=classes) for k, v in var.items.values()}
-    if isinstance(var, SetVar) and all(map(is_constant, var.items)):
+    if isinstance(var, SetVar) and all(map(is_constant, var.items)) and are_keys(t, var.items.values()):
         return t.iteration.real_set(var)
     if isinstance(var, SetVar):
         return var.cls(to_python(t, v, classes=classes) for v in var.items.values())

@@ -9,10 +9,21 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core import set_tables
+from bytejit.tracer.core.constants import are_keys
 from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.set_tables import Table
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
+from bytejit.tracer.core.values import (
+    NONE,
+    DictVar,
+    DictView,
+    Known,
+    ProxyVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    TensorVar,
+)
 from bytejit.tracer.objects.set_orders import guard_table, order_of, table_of
 
 from .statements import Statements
@@ -78,7 +89,7 @@ def make_set(out: Statements, v: SetVar) -> str:
 def repeated(out: Statements, v: SetVar) -> str | None:
     """An expression that makes a set of the region by the same steps; None where these are not known."""
     table = table_of(v)
-    if table is None or any(isinstance(out.t.values.real(i), InstanceVar) for i in v.items.values()):  # the keys are others
+    if table is None or not are_keys(out.t, v.items.values()):
         return None
     seen: list[SetVar | Known] = []
     plain = set_tables.numbered(table, seen)
@@ -90,6 +101,8 @@ def repeated_on(out: Statements, v: SetVar, target: str) -> str | None:
     """A statement that changes a set from outside by the same steps; None where these are not known."""
     table = table_of(v)
     if table is None or table.steps()[0].operands != (v,) or not all(step.changes for step in table.steps()[1:]):
+        return None
+    if not are_keys(out.t, v.items.values()):
         return None
     seen: list[SetVar | Known] = []
     steps = [Table(None, step.name, set_tables.numbered_operands(step, seen)) for step in table.steps()[1:]]

@@ -329,10 +329,8 @@ class Wrapping(Component):
             modelled = model_key(self.t, key)
             if modelled in gone:
                 continue  # put in again it comes last, with what was added
-            if modelled in read:
-                d.items[modelled] = read.pop(modelled)
-            else:
-                d.items[modelled] = (self.constant(key), Lazy(value, item_source(d, key)))
+            held = read.pop(modelled)[1] if modelled in read else Lazy(value, item_source(d, key))
+            d.items[modelled] = (self.constant(key), held)  # the dict's own key, which may be of another type than what is equal
         d.items.update(read)  # keys added in the trace come last
 
     # ---- names ------------------------------------------------------------------------------------------------------
