@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
 import torch
 from marks import interpreted
 
 import bytejit
+from bytejit.backends.cuda import InterpretedTarget
+from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.cuda.arena import memory_of
+from bytejit.kernels import cuda_capture
+from bytejit.kernels.cuda_capture import Outside, Pool
 
 pytestmark = interpreted
 INTERPRET = {"options": {"interpret": True}, "fullgraph": True}
@@ -27,7 +37,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 def kept() -> list[torch.Tensor]:
     """The memory that no call has taken."""
-    return memory_of(torch.device("cpu"))[0]
+    return [shared.memory for shared in memory_of(torch.device("cpu"))[0]]
 
 
 def test_one_memory_that_grows() -> None:
@@ -39,6 +49,32 @@ def test_one_memory_that_grows() -> None:
             (memory,) = kept()
             sizes.append(memory.numel())
     assert sizes[0] < sizes[1] and set(sizes[1:]) == {sizes[1]}
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_recordings_keep_none(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what a call is given by name a recording replaces what allocates outputs, `new_...`, and the memory that is kept."""
+    made = list[Outside]()
+
+    def replay(self: InterpretedTarget, gm: torch.fx.GraphModule, aten: Aten, call: Callable) -> Callable:
+        made.append(Outside(None, Pool(None, None, None)))
+        return made[-1].through(call)
+
+    monkeypatch.setattr(InterpretedTarget, "replay", replay)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_capture, "allocating", contextlib.nullcontext)
+    held, compiled = memory_of(torch.device("cpu")), bytejit.compile(small, **INTERPRET)
+    held.clear()
+    for _ in range(2):
+        x, w = inputs()
+        grads = []
+        for f in (compiled, small):
+            p = w.clone().requires_grad_(trained)
+            result = f(x, p)
+            grads.append(torch.autograd.grad(result.sum(), p)[0] if trained else result)
+        torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-4)
+    assert len(made) == 1 + trained and all(outside.kept is held and outside.made for outside in made)
+    assert not any(held.values())
 
 
 def test_a_call_within_a_call() -> None:
@@ -63,7 +99,8 @@ def test_a_training_step_has_one_memory() -> None:
     def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (small(x, w) * large(x, w)).square().mean()
 
-    compiled = bytejit.compile(loss, **INTERPRET)
+    compiled, held = bytejit.compile(loss, **INTERPRET), memory_of(torch.device("cpu"))
+    held.clear()
     for _ in range(2):
         x, w = inputs()
         grads = []
@@ -75,8 +112,23 @@ def test_a_training_step_has_one_memory() -> None:
     assert len(kept()) == 1
 
 
-def test_forgotten_at_reset() -> None:
-    bytejit.compile(small, **INTERPRET)(*inputs())
-    assert kept()
+def test_ends_with_the_last_graph() -> None:
+    compiled = bytejit.compile(small, **INTERPRET)
+    compiled(*inputs())
+    ref = weakref.ref(kept()[0].untyped_storage())
+    assert ref() is not None
+    del compiled
+    gc.collect()
     bytejit.reset()
-    assert not kept()
+    assert ref() is None and not kept()
+
+
+def test_a_graph_keeps_no_memory_that_is_dropped() -> None:
+    """As when a recording takes its place."""
+    compiled, held = bytejit.compile(small, **INTERPRET), memory_of(torch.device("cpu"))
+    compiled(*inputs())
+    ref = weakref.ref(kept()[0].untyped_storage())
+    held.clear()
+    assert ref() is None
+    torch.testing.assert_close(compiled(*(args := inputs())), small(*args))
+    assert len(kept()) == 1

@@ -16,6 +16,7 @@ from torch import nn
 
 import bytejit
 from bytejit.backends.cpu import CpuTarget
+from bytejit.common.boxed import inner
 from bytejit.common.graph_info import info_of
 from bytejit.kernels import cuda_capture, cuda_graphs, training_recordings
 from bytejit.kernels.cuda_graphs import HANDING, Policy, replayed
@@ -70,8 +71,9 @@ class Pretended:
         given = [address_of(t) if isinstance(t, torch.Tensor) else t for t in given]
         apart = [t.clone() if i in replayer.policy.written else t for i, t in enumerate(given)]
         recorded = outside.through(replayer.call)
-        if recorded.__defaults__ is not None:  # on a CPU the memory that is kept is of another kind
-            recorded.__defaults__ = tuple(outside.kept if isinstance(d, defaultdict) else d for d in recorded.__defaults__)
+        text = inner(recorded)
+        if text.__defaults__ is not None:  # on a CPU the memory that is kept is of another kind
+            text.__defaults__ = tuple(outside.kept if isinstance(d, defaultdict) else d for d in text.__defaults__)
         outside.kept = None
         result = outside.moved_out(recorded(*apart), apart)
         lent = [result[o].detach() for o, _ in replayer.policy.new_grads if result[o].untyped_storage()._cdata in outside.lent]

@@ -4,7 +4,7 @@ LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   c
 BUILDING   owner: kernels.build_cpp   size: one entry a unit that is being built ahead   cleared: when it is built
 BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
 GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
-ARENAS     owner: codegen.cuda.arena  size: one piece of at most 64 MiB a device, stream and thread  cleared: reset()
+ARENAS     owner: codegen.cuda.arena  size: one piece of at most 64 MiB a device, stream and thread  cleared: with the last graph
 GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
 WARM_POOLS   owner: kernels.warm_calls  size: one entry a device and stream  cleared: when a training step is recorded, reset()
 GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
@@ -36,7 +36,7 @@ LIBRARIES: dict[str, dict[str, Callable]] = {}
 BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
 GPU_KERNELS: dict[tuple[str, int], object] = {}
-ARENAS: dict[tuple[str, int], Any] = {}
+ARENAS: weakref.WeakValueDictionary[tuple[str, int], Any] = weakref.WeakValueDictionary()
 GRAPH_POOLS: weakref.WeakValueDictionary[tuple[int, int], object] = weakref.WeakValueDictionary()
 WARM_POOLS: dict[tuple[int, int], Any] = {}
 GRAPH_STREAMS: dict[tuple[int, int], object] = {}
@@ -55,7 +55,6 @@ def clear() -> None:
     """Forget everything; graphs compiled before keep what they hold."""
     LIBRARIES.clear()
     BINARIES.clear()
-    ARENAS.clear()
     GPU_CALLERS.clear()
     WARM_POOLS.clear()
     COMPILERS.clear()

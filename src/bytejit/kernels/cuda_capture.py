@@ -20,6 +20,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from bytejit.common import caches, special_cases
+from bytejit.common.boxed import Boxed
 from bytejit.common.errors import BytejitError
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.options import config
@@ -217,6 +218,8 @@ class Outside:
     def through(self, call: Callable) -> Callable:
         """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`), not even
         that of old gradients."""
+        if isinstance(call, Boxed):
+            return Boxed(self.through(call.boxed))
         if isinstance(call, Replaceable):
             call = call.now
         if not isinstance(call, types.FunctionType) or call.__defaults__ is None:

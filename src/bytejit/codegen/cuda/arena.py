@@ -3,11 +3,12 @@
 Work on one stream runs in order: the kernels of a later call may overwrite what those of an earlier one have left. So the
 forward pass, the backward pass and the update of a training step have one memory between them, as large as the largest wants.
 A call takes the memory out of the stream's list and puts it back: a call within a call, or of another thread, finds the list
-empty and makes memory of its own.
+empty and makes memory of its own. The memory ends with the last graph of its device, and no graph keeps it alive by itself.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -16,36 +17,56 @@ import torch
 from bytejit.common.caches import ARENAS
 
 
+class Shared:
+    """Some memory, and what each plan has in it."""
+
+    __slots__ = ("found", "memory")
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        self.found: weakref.WeakKeyDictionary[Arena, tuple] = weakref.WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"shared memory of {self.memory.numel()} bytes"
+
+
+class OfStreams(defaultdict[int, list[Shared]]):
+    """Stream -> the memory that no call on it has taken."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+
 class Arena:
-    """What one plan has in such memory. size: in bytes; views: (start in bytes, dtype, shape, stride) of each tensor in it."""
+    """What one plan wants. size: in bytes; views: (start in bytes, dtype, shape, stride) of each tensor in it."""
 
     def __init__(self, size: int, views: Sequence[tuple], device: torch.device) -> None:
         self.size, self.views, self.device = size, views, device
-        self.last: tuple = (0, None)  # (address, memory, *views) of the last call: made again only where the memory is another
 
     def __repr__(self) -> str:
         return f"arena of {self.size} bytes on {self.device}"
 
-    def taken(self, kept: list[torch.Tensor]) -> tuple:
-        """(address, memory, *views), of memory that is taken out of the list, or new."""
-        memory, last = kept.pop() if kept else None, self.last
-        if memory is None or memory is not last[1]:
-            self.last = last = self.new(memory)
-        return last
+    def taken(self, kept: list[Shared]) -> tuple[Shared, tuple]:
+        """Memory that is taken out of the list, or new, and (address, memory, *views) in it. The views are made once."""
+        shared = kept.pop() if kept else None
+        found = None if shared is None else shared.found.get(self)
+        return self.new(shared) if found is None or shared is None else (shared, found)
 
-    def new(self, memory: torch.Tensor | None = None) -> tuple:
+    def new(self, shared: Shared | None = None) -> tuple[Shared, tuple]:
         """The same in memory that is there, where it is large enough, else in new memory."""
         with torch.inference_mode(False), torch.no_grad():
-            if memory is None or memory.numel() < self.size:
-                memory = torch.empty(self.size, dtype=torch.uint8, device=self.device)
+            if shared is None or shared.memory.numel() < self.size:
+                shared = Shared(self.size, self.device)
+            memory = shared.memory
             storage = memory.untyped_storage()
             made = [
                 torch.empty(0, dtype=dtype, device=self.device).set_(storage, start // dtype.itemsize, shape, stride)
                 for start, dtype, shape, stride in self.views
             ]
-        return memory.data_ptr(), memory, *made
+        found = shared.found[self] = memory.data_ptr(), memory, *made
+        return shared, found
 
 
-def memory_of(device: torch.device) -> defaultdict[int, list[torch.Tensor]]:
-    """Stream -> the memory that no call on it has taken."""
-    return ARENAS.setdefault((device.type, device.index or 0), defaultdict(list))
+def memory_of(device: torch.device) -> OfStreams:
+    """The memory of a device's streams, for as long as somebody has it."""
+    return ARENAS.setdefault((device.type, device.index or 0), OfStreams())

@@ -263,14 +263,14 @@ class CudaPrinter(CallPrinter):
             if size <= BLOCK:
                 self.bind("pool", memory_of(self.device))
                 self.bind("capturing", torch._C._cuda_isCurrentStreamCapturing if self.device.type == "cuda" else bool)
-                taken, new = self.bind("taken", arena.taken), self.bind("new_arena", arena.new)
+                taken, new = self.bind("taken", arena.taken), self.bind("make_arena", arena.new)
                 self.head += [
                     "kept = None if capturing() else pool[stream]",
-                    f"{names}, = {new}() if kept is None else {taken}(kept)",
+                    f"shared, ({names}) = {new}() if kept is None else {taken}(kept)",
                 ]
-                self.lines.append("if kept is not None: kept.append(m_arena)")
+                self.lines.append("if kept is not None: kept.append(shared)")
             else:
-                self.head.append(f"{names} = {self.bind('new_arena', arena.new)}()")
+                self.head.append(f"shared, ({names}) = {self.bind('make_arena', arena.new)}()")
         for name, wanted in slots:
             self.head += [f"m_{name} = {self.allocator_of_blocks()}(({wanted},))", f"{name} = m_{name}.data_ptr()"]
         for v, name in self.views.items():
