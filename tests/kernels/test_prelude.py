@@ -265,6 +265,8 @@ def test_loops_over_functions_of_functions_are_vector_loops(tmp_path: Path) -> N
         pytest.skip("GCC alone lists its vector loops")
     inner = ("exp(x)", "sigmoid(x)", "log2(x)", "maximum(0.0f, x)")
     pairs = [f"{f}(bj::{g})" for f in ("exp", "log", "log1p", "tanh", "expm1", "sigmoid") for g in inner]
+    of_two = ("pow", "atan2", "hypot", "logsum", "nextafter", "remainder", "floordiv")
+    pairs += [f"{f}(x, q[i])" for f in of_two]
     loop = '_Pragma("omp simd") for (i64 i = 0; i < n; ++i) { const f32 x = p[i];'
     loops = [f"void k{i}(const f32* p, f32* q, i64 n) {{ {loop} q[i] = bj::{pair}; }} }}" for i, pair in enumerate(pairs)]
     pairs.append("argmin(maximum(0.0f, x))")

@@ -264,13 +264,13 @@ BJ f64 atanh(f64 x) {
     return copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x);
 }
 
-BJ f32 pow(f32 x, f32 y) {
+BJ f32 pow(f32 x, f32 y) {  // & and |: && and || become jumps where masks are of two widths, and the loop stays scalar
     f64 r = exp2((f64)y * log2((f64)abs(x)));
-    bool whole = floor(y) == y, odd = whole && 2.0f * floor(0.5f * y) != y;
+    bool whole = floor(y) == y, odd = whole & (2.0f * floor(0.5f * y) != y);
     f32 out = (f32)r;
-    out = odd && signbit(x) ? -out : out;
-    out = x < 0.0f && x > -BJ_INF && !whole ? BJ_NAN : out;
-    bool one = x == 1.0f || y == 0.0f || (x == -1.0f && abs(y) == BJ_INF);
+    out = odd & signbit(x) ? -out : out;
+    out = (x < 0.0f) & (x > -BJ_INF) & !whole ? BJ_NAN : out;
+    bool one = (x == 1.0f) | (y == 0.0f) | ((x == -1.0f) & (abs(y) == BJ_INF));
     return one ? 1.0f : out;
 }
 BJ f64 pow(f64 x, f64 y) { return __builtin_pow(x, y); }
