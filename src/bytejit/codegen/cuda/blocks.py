@@ -1,4 +1,4 @@
-"""A large arena in blocks: each is allocated when a step first needs it, and freed after the last one that does.
+"""A large arena in blocks, each needed from one step to another. `call.py` allocates and frees them.
 
 In a training step most of the arena holds what the forward pass saved. It dies in the backward pass, and its blocks hold the
 gradients and the results of library calls from then on. `codegen/loops/memory.py` places no temp across two blocks.
