@@ -22,6 +22,12 @@ pytestmark = interpreted
 INTERPRET = {"options": {"interpret": True}, "fullgraph": True}
 
 
+@pytest.fixture(autouse=True)
+def none_is_kept() -> None:
+    """Memory of graphs that other tests left."""
+    memory_of(torch.device("cpu")).clear()
+
+
 def small(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return ((x.sin() @ w).cos() @ w).tanh()
 
