@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,6 +18,16 @@ from bytejit.common.light_dataclass import light_dataclass
 def versions() -> Any:
     """torch's tensor versions of NumPy: imported when the first array is met."""
     return importlib.import_module("torch._numpy")
+
+
+def tensor_version(owner: Any, name: str) -> Callable | None:
+    """A function or method of the versions; None without one. torch reads its own function's signature in each call, half of
+    the call's time: it is kept with the function, where `inspect` looks for it first."""
+    found = getattr(owner, name, None)
+    own = getattr(getattr(versions(), name, found), "__wrapped__", None)  # a method calls the module's function
+    if own is not None and not hasattr(own, "__signature__"):
+        own.__signature__ = inspect.signature(own)
+    return found
 
 
 @light_dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.numpy_calls import Fit, NumpyCall, Slot, filled, tensors_of, versions
+from bytejit.common.numpy_calls import Fit, NumpyCall, Slot, filled, tensor_version, tensors_of, versions
 from bytejit.common.spec import same_places, span_of
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Computed, Ref, Source
@@ -360,8 +360,8 @@ def version_of(function: Callable) -> Callable | None:
     if vars(operator).get(name) is function or function is list:
         return function
     if vars(numpy_types.ARRAY).get(name) is function:
-        return getattr(versions().ndarray, name, None)
+        return tensor_version(versions().ndarray, name)
     path = space_of(function)
     if path is None:
         return None
-    return getattr(operator.attrgetter(path)(versions()) if path else versions(), name, None)
+    return tensor_version(operator.attrgetter(path)(versions()) if path else versions(), name)
