@@ -73,7 +73,8 @@ assert bytejit.counters["graphs"]["aot_eager"]
 # gloo's threads outlive `destroy_process_group` (in eager as well). One that lets go of a tensor while Python ends takes the
 # process with it ("terminate called without an active exception"), so Python's own end is left out: all is asserted by then.
 LEAVE = """
-import os
+import os, sys
+import torch.distributed as dist
 dist.barrier()
 dist.destroy_process_group()
 sys.stdout.flush()

@@ -188,11 +188,15 @@ class TrainingProgram:
         if missing:
             spare(ctx, made, unwanted, self.inputs)
         if frees:
-            if missing or unwanted or ctx.held is not None or self.freed.spares:
-                self.let_go(ctx, self.freed.by(missing, unwanted))
-            else:
+            if self.is_whole(ctx, missing, unwanted):
                 ctx.freed, ctx.others, ctx.now = self.freed.by_all, None, {}
+            else:
+                self.let_go(ctx, self.freed.by(missing, unwanted))
         return made
+
+    def is_whole(self, ctx: CompiledRegion, missing: frozenset[int], unwanted: frozenset[int]) -> bool:
+        """Whether a pass is the first of its node, runs through all that saved something, and leaves nothing for another."""
+        return not (missing or unwanted or self.freed.spares) and ctx.held is None
 
     def not_needed(self, ctx: CompiledRegion, missing: frozenset[int]) -> frozenset[int]:
         """Returns the inputs whose gradients this pass need not compute, where leaving them out only saves work. A graph for such
@@ -254,11 +258,9 @@ class TrainingProgram:
 
     def is_last(self, ctx: CompiledRegion, missing: frozenset[int], unwanted: frozenset[int]) -> bool:
         """Whether no pass can come after this one, which does not retain the graph."""
-        if ctx.held is not None:
-            return False
-        if not missing and not unwanted and not self.freed.spares:
+        if self.is_whole(ctx, missing, unwanted):
             return True
-        return self.freed.left(ctx.freed | self.freed.by(missing, unwanted)) is None
+        return ctx.held is None and self.freed.left(ctx.freed | self.freed.by(missing, unwanted)) is None
 
     def let_go(self, ctx: CompiledRegion, through: int) -> None:
         """Frees what eager frees after a backward pass without retain_graph; torch itself frees what the node saved. through:
