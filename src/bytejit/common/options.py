@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import caches, torch_options
+from .light_dataclass import light_dataclass
 from .text import near, unknown
 
 PREFIX = "BYTEJIT_"
@@ -26,7 +26,7 @@ LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code", "cudagraphs")
 LOG_FILE, LOG_JSON = "file=", "json"  # among the kinds: where to, and in what form
 
 
-@dataclass(frozen=True)
+@light_dataclass(frozen=True)
 class Options:
     """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
@@ -256,7 +256,7 @@ config = Config(told_at_import())
 _serials = itertools.count(1)
 
 
-@dataclass(frozen=True, eq=False)
+@light_dataclass(frozen=True, eq=False)
 class Settings:
     """What one `compile` or `optimize` call asked for. Equal settings share compiled code."""
 
