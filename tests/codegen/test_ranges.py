@@ -23,8 +23,8 @@ MANY: dict[str, tuple[Callable, tuple, int]] = {
     "stacked inside": (lambda a, b: torch.stack([b, b + 1, b * 2, -b], 1), (A, B), 4),
     "of other dtypes": (lambda a, b: torch.cat([a, b.bfloat16(), a, b], 1), (A, B), 4),
     "few": (lambda a, b: torch.cat([a, b, a], 1), (A, B), 1),
-    "few long ones": (lambda c: torch.cat([c + 1, c * 2], 1), (C,), 2),
-    "few long ones, cut": (lambda c: torch.cat([c * 2, c[:, :6], -c], 1).transpose(1, 2)[:, 1:], (C,), 3),
+    "few long ones": (lambda c: torch.cat([c + 1, c * 2]), (C,), 2),
+    "few long ones, cut": (lambda c: torch.cat([c * 2, c[:20], -c]).transpose(1, 2)[:, 1:], (C,), 3),
     "a border": (lambda c: torch.nn.functional.pad(c.transpose(0, 1), (0, 0, 1, 1)) + 1, (torch.randn(40, 24, 50),), 1),
 }
 
@@ -38,6 +38,33 @@ def test_each_part_has_its_own_loop(name: str) -> None:
     if parts > 1:
         assert not any(e.mask is not None for k in found for e in loads(kernel_roots(k)))
         assert not any(e.kind == "op" and e.name == "select" for k in found for e in walk(kernel_roots(k)))
+
+
+LONG, SHORT = torch.randn(700, 45), torch.randn(45, 700)
+IN_ROWS: dict[str, tuple[Callable, tuple, int]] = {
+    "columns": (lambda a, b: torch.cat([a, b[:, :31], a], 1) * 2, (LONG, LONG + 1), 3),
+    "channels": (lambda c, d: torch.cat([c + 1, d[:, :7] * 2], 1), (C, C + 1), 2),
+    "channels last": (lambda c: torch.cat([c, c * 2], 3).permute(0, 3, 1, 2), (torch.randn(9, 8, 8, 40),), 2),
+    "images around": (lambda c: torch.cat([c, c], 1), (torch.randn(20, 3, 30, 30),), 2),
+    "stacked": (lambda a: torch.stack([a, -a, a + 1, a * 2], 1), (LONG,), 4),
+    "turned": (lambda a, b: torch.cat([a, b.t()], 1), (LONG, SHORT), 0),
+    "of short rows": (lambda a: torch.cat([a[:, :3], a[:, :5]], 1), (torch.randn(9000, 8),), 0),
+    "of long rows": (lambda a: torch.cat([a, a], 1), (torch.randn(20, 9000),), 0),
+    "of other dtypes": (lambda a: torch.cat([a, (a > 0).to(torch.uint8), a.to(torch.float64)], 1), (LONG,), 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("name", IN_ROWS)
+def test_parts_of_short_rows_are_written_row_by_row(name: str, dtype: torch.dtype) -> None:
+    fn, args, parts = IN_ROWS[name]
+    _, _, plan = same(fn, *((a * 8).to(dtype) for a in args))
+    found = [s.kernel for s in plan.steps if isinstance(s, Call)]
+    if parts:
+        assert len(found[-1].nests) >= parts, found
+        assert not any(e.mask is not None or e.name == "select" for e in walk(kernel_roots(found[-1])))
+    else:
+        assert all(len(k.nests) == 1 for k in found), found
 
 
 IMAGE = torch.randn(2, 3, 20, 40)

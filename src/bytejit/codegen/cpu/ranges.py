@@ -3,7 +3,8 @@
     o[i] = a[i] if i < 32 else b[i - 32] if i < 64 else ...      ->      o[i] = a[i] for i:32, o[i + 32] = b[i] for i:32, ...
 
 Without it every part of a concatenation is read, under a mask, for every element. An axis around others gets a kernel for each
-range, the innermost a nest.
+range, or, where rows are short, a nest; the innermost a nest. Nests of one kernel write a row from its beginning to its end: a
+kernel for each part would go through the memory of the result once for each part.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr, walk
-from bytejit.codegen.loops.ir import Kernel, LoopNest
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest
+from bytejit.codegen.loops.kernel_axes import best_axis, flatten, transposed
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, known, points, work
 
@@ -24,13 +26,17 @@ LONG = 1 << 15  # elements from which on that holds of two parts, too
 SHARE = 8  # if none is less than 1/SHARE of the whole, as the borders of an image are
 FEW = 8  # ranges, at most, of an innermost loop
 ROW = 16  # elements: with a range of at least so many an innermost loop is divided
+ROWS = 16  # rows, at least, that threads share
+ROW_LENGTH = 1 << 14  # elements: parts of longer rows are kernels of their own
+TURNED = 8  # elements along both axes of a transposition, at least
+NESTS = 16  # parts of a row, at most
 MOST = 512  # additions and loads of all ranges of an innermost loop
 #: (comparison, axis, function from a value of the axis to the result, values of the axis at which the result changes)
 Test = tuple[Expr, str, Callable[[int], bool], list[int]]
 TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}
 
 
-def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
+def in_ranges(k: Kernel, buffers: Mapping[str, Buffer], cons: Cons) -> list[Kernel]:
     """Kernels that together do what k does; k alone where no axis has many parts."""
     sizes = {a.name: a.size for a in k.axes if a.kind == "parallel" and isinstance(a.size, int)}
     if not flexible(k) or k.nests[0].stores[1:]:
@@ -40,7 +46,7 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
     if not pays(k, [high - low for low, high in ranges]):
         return [k]
     own = [(e, holds) for e, a, holds, _ in tests if a == axis]
-    return [
+    parts = [
         replace(
             k,
             axes=tuple(replace(a, size=high - low) if a.name == axis else a for a in k.axes),
@@ -48,6 +54,38 @@ def in_ranges(k: Kernel, cons: Cons) -> list[Kernel]:
         )
         for low, high in ranges
     ]
+    rows = row_axes(k, parts, axis, buffers, cons)
+    return [in_rows(parts, rows, axis, cons)] if rows else parts
+
+
+def row_axes(k: Kernel, parts: list[Kernel], axis: str, buffers: Mapping[str, Buffer], cons: Cons) -> tuple[Axis, ...]:
+    """The axes around the one that is divided, where all parts are best written row by row; none where they are not."""
+    store = k.nests[0].stores[0]
+    at = ix.linear(store.coords, buffers[store.buffer].stride)
+    steps = {a.name: ix.hint(at.coefficient(a.name)) for a in k.axes}
+    rows = tuple(a for a in k.axes if steps[a.name] > steps[axis])
+    length = points(k.axes) // max(1, points(rows))
+    if not ROW <= length <= ROW_LENGTH or points(rows) < ROWS or len(parts) > NESTS or not known(k.axes):
+        return ()
+    outer = {a.name for a in rows}
+    for one in parts:
+        p = flatten(one, buffers, cons).nests[0]
+        inner = best_axis(p, one.axes)
+        if inner is None or inner in outer or transposed(p, one.axes, inner, TURNED) in outer:
+            return ()
+    return rows
+
+
+def in_rows(parts: list[Kernel], rows: tuple[Axis, ...], axis: str, cons: Cons) -> Kernel:
+    """The parts as nests of one kernel, whose rows are points of the axes `rows`."""
+    nests = []
+    for n, one in enumerate(parts):
+        names = {a.name: f"{a.name}_{n}" for a in one.axes if a not in rows}
+        sizes = {names.get(a.name, a.name): a.size for a in one.axes}
+        rewrite = Rewriter(cons, sizes, {old: ix.var(new) for old, new in names.items()})
+        axes = tuple(replace(a, name=names[a.name]) for a in one.axes if a.name in names)
+        nests.append(rewrite.body(one.nests[0], axes))
+    return replace(parts[0], axes=rows, nests=tuple(nests))
 
 
 def nests_of_ranges(k: Kernel, p: LoopNest, cons: Cons) -> list[LoopNest]:

@@ -18,7 +18,7 @@ def plan_kernels(
     machine: Machine,
     memory: Memory,
     schedule_kernel: Callable[[Kernel, dict[str, Buffer], Cons, Machine], tuple[Kernel, Any]],
-    parts_of: Callable[[Kernel, Cons], list[Kernel]] = lambda kernel, cons: [kernel],
+    parts_of: Callable[[Kernel, dict[str, Buffer], Cons], list[Kernel]] = lambda kernel, buffers, cons: [kernel],
 ) -> Plan:
     """The plan for a machine. schedule_kernel: returns a kernel in its final loops, and how they run; parts_of: the kernels that
     run in a kernel's place. Deterministic."""
@@ -27,7 +27,7 @@ def plan_kernels(
         poll()
         free = memory.free.get(i, ())
         if isinstance(step, Kernel):
-            parts = parts_of(step, loops.cons)
+            parts = parts_of(step, loops.buffers, loops.cons)
             for part in parts:
                 kernel, sched = schedule_kernel(part, loops.buffers, loops.cons, machine)
                 out = writes(part)
