@@ -36,7 +36,7 @@ Test = tuple[Expr, str, Callable[[int], bool], list[int]]
 TRUE = {"lt": int.__lt__, "ge": int.__ge__, "le": int.__le__, "gt": int.__gt__, "eq": int.__eq__, "ne": int.__ne__}
 
 
-def in_ranges(k: Kernel, buffers: Mapping[str, Buffer], cons: Cons) -> list[Kernel]:
+def in_ranges(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> list[Kernel]:
     """Kernels that together do what k does; k alone where no axis has many parts."""
     sizes = {a.name: a.size for a in k.axes if a.kind == "parallel" and isinstance(a.size, int)}
     if not flexible(k) or k.nests[0].stores[1:]:
@@ -58,7 +58,7 @@ def in_ranges(k: Kernel, buffers: Mapping[str, Buffer], cons: Cons) -> list[Kern
     return [in_rows(parts, rows, axis, cons)] if rows else parts
 
 
-def row_axes(k: Kernel, parts: list[Kernel], axis: str, buffers: Mapping[str, Buffer], cons: Cons) -> tuple[Axis, ...]:
+def row_axes(k: Kernel, parts: list[Kernel], axis: str, buffers: dict[str, Buffer], cons: Cons) -> tuple[Axis, ...]:
     """The axes around the one that is divided, where all parts are best written row by row; none where they are not."""
     store = k.nests[0].stores[0]
     at = ix.linear(store.coords, buffers[store.buffer].stride)

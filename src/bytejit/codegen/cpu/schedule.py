@@ -29,6 +29,7 @@ from bytejit.codegen.loops.planning import plan_kernels
 from bytejit.codegen.loops.simplify import cost, known, points, reads_rows
 from bytejit.common.dtypes import acc_dtype, itemsize
 
+from .diagonals import with_diagonal_apart
 from .phases import nests_of_phases
 from .ranges import in_ranges, nests_of_ranges
 from .short_rows import unrolled
@@ -45,7 +46,12 @@ LONG = 65536  # elements: threads may share a row of at least so many
 def schedule(loops: Loops, machine: Machine) -> Plan:
     """The plan for a CPU. Deterministic."""
     loops = write_inputs(loops)
-    return plan_kernels(loops, machine, plan_memory(loops), schedule_kernel, in_ranges)
+    return plan_kernels(loops, machine, plan_memory(loops), schedule_kernel, parts_of)
+
+
+def parts_of(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> list[Kernel]:
+    """The kernels that run, in order, in a kernel's place."""
+    return [part for one in with_diagonal_apart(k, buffers, cons) for part in in_ranges(one, buffers, cons)]
 
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine) -> tuple[Kernel, Schedule]:
