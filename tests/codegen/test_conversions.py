@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from graphs import aten, stages
 from test_emit_cpp import compiled
 
@@ -69,8 +70,8 @@ def test_rows_of_halves_in_place_masked_and_summed() -> None:
 
 EVERY = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)  # all numbers of bfloat16
 KEPT: dict[str, tuple[Callable, bool]] = {
-    "abs": (torch.abs, True),
-    "neg": (torch.neg, True),
+    "abs": (torch.abs, False),  # these two are made of the 16 bits themselves
+    "neg": (torch.neg, False),
     "relu": (torch.relu, True),
     "clamp to its numbers": (lambda x: x.clamp(-0.5, 2.5), True),
     "clamp to others": (lambda x: x.clamp(-0.1, 2.6), False),
@@ -89,3 +90,30 @@ def test_what_is_of_bfloat16_is_not_rounded(name: str) -> None:
     text = "".join(emit_cpp(stages(aten(fn, EVERY), 2)[2]).units)
     assert ("bj::cut" in text) == kept
     torch.testing.assert_close(compiled(fn, (EVERY,)).call(EVERY)[0], fn(EVERY), rtol=0, atol=0, equal_nan=True)
+
+
+HALF_MASK = torch.arange(1 << 8)[:, None] > 100  # the same along a row
+MOVED: dict[str, Callable] = {
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "both": lambda x: -(x.abs()),
+    "rows chosen": lambda x: torch.where(HALF_MASK, x, -x.flip(0)),
+    "rows of a number": lambda x: torch.where(HALF_MASK, x, 2.5),
+    "reflected rows": lambda x: F.pad(x.view(1, 1, 64, 16, 64), (0, 0, 3, 3, 3, 3), mode="reflect"),
+    "turned by half": lambda x: torch.cat([-x[:, 128:], x[:, :128]], 1),
+    "beside what is computed": lambda x: (-x, x.abs() * 2, (x * 2).abs(), x.float().abs()),
+    "whole numbers": lambda x: (x.clamp(-1e3, 1e3).to(torch.int64).to(x.dtype), (-x).to(torch.bool).to(x.dtype)),
+    "of other dtypes": lambda x: (x.float().neg().to(torch.bfloat16), x.float().neg().half(), x.double().neg().to(x.dtype)),
+    "steps": lambda x: -x[:, ::2],
+    "summed, too": lambda x: (x.abs(), x.clamp(-1, 1).abs().float().sum(1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", MOVED)
+def test_other_signs_and_choices_of_rows_keep_every_number(name: str, dtype: torch.dtype) -> None:
+    x = EVERY.view(dtype).view(256, 256)
+    want, got = MOVED[name](x), bytejit.compile(MOVED[name], fullgraph=True)(x)
+    for w, g in zip(want, got, strict=True) if isinstance(want, tuple) else [(want, got)]:
+        assert g.dtype is w.dtype
+        assert same(g, w) if w.dtype is not torch.float32 else torch.allclose(g, w, equal_nan=True)

@@ -49,12 +49,26 @@ def constant(value: Any, dtype: str) -> str:
 CHOICES = frozenset({"abs", "neg", "maximum", "minimum", "fmax", "fmin", "select"})
 
 
+#: ops that take a float as it is, but for its sign -> the function of numbers of 16 bits (kernels/prelude/base.h)
+MOVED = {"abs": "abs", "neg": "negative", "select": "choose"}
+
+
+def is_exact(value: Any, dtype: str) -> bool:
+    """Whether a constant is surely a number of bfloat16 or float16."""
+    if dtype == "f16":
+        try:
+            return struct.unpack("e", struct.pack("e", float(value)))[0] == value
+        except OverflowError:
+            return False
+    return not struct.unpack("I", struct.pack("f", common.rounded(value)))[0] & 0xFFFF
+
+
 def is_bf16(e: Expr) -> bool:
     """Whether an f32 is surely a number of bfloat16, or nan: its conversion then needs no rounding."""
     sure: set[int] = set()
     for x in walk((e,)):
         if x.kind == "const":
-            exact = x.dtype == "f32" and not struct.unpack("I", struct.pack("f", common.rounded(x.attr)))[0] & 0xFFFF
+            exact = x.dtype == "f32" and is_exact(x.attr, "bf16")
         elif x.name == "to":
             exact = x.args[0].dtype in ("bf16", "b8", "u8", "i8")
         else:
@@ -139,6 +153,29 @@ class ExprText:
         text = self.rows.get(id(e)) or self.element(e.name, e.attr[0])
         return f"bj::truth(&{text})" if e.dtype == "b8" else text
 
+    def is_moved(self, e: Expr, dtype: str) -> bool:
+        """Whether an f32 is surely one of some numbers of a dtype of 16 bits, perhaps with another sign. Which one is the same in
+        all lanes: conditions on elements of 4 bytes cost more for elements of 2 than conversions."""
+        if e.kind == "const":
+            return e.dtype == "f32" and is_exact(e.attr, dtype)
+        if e.kind != "op" or e.dtype != "f32":
+            return False
+        if e.name == "to":
+            return e.args[0].dtype == dtype and id(e.args[0]) not in self.widened
+        if e.name == "select" and id(e) not in self.choices:
+            return False
+        return e.name in MOVED and all(self.is_moved(a, dtype) for a in (e.args[1:] if e.name == "select" else e.args))
+
+    def moved(self, e: Expr, dtype: str) -> str:
+        """The text of such an f32 as a number of 16 bits: nothing is rounded."""
+        if e.kind == "const":
+            return constant(e.attr, dtype)
+        if e.name == "to":
+            return self.names[id(e.args[0])]
+        args = [self.moved(a, dtype) for a in (e.args[1:] if e.name == "select" else e.args)]
+        first = [self.choices[id(e)]] if e.name == "select" else []
+        return f"bj::{MOVED[e.name]}({', '.join(first + args)})"
+
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
         """The right side of a statement. far: for all operands (not vectorized: `Op.far`). err: where an error code goes."""
         if e.kind == "load":
@@ -152,6 +189,8 @@ class ExprText:
             return f"bj::choose({self.choices[id(e)]}, {args[1]}, {args[2]})"
         if far and (texts := far_text(e, self.table)):
             return texts[1].format(*args, err=err)
+        if e.name in ("to", "narrow") and e.dtype in NARROW and self.is_moved(e.args[0], e.dtype):
+            return self.moved(e.args[0], e.dtype)
         if e.name in ("to", "narrow") and e.dtype == "bf16" and e.args[0].dtype == "f32" and is_bf16(e.args[0]):
             return f"bj::cut({args[0]})"
         if e.name == "to" and e.dtype in FLOATS and self.short(e.args[0]):

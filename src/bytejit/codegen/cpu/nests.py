@@ -159,6 +159,8 @@ class NestPrinter(Reductions):
         """The rows of float16 that the innermost loop converts a chunk at a time; None without any."""
         if not half_rows.long_enough(n, axis) or common.running(n.p):
             return None
+        if not n.p.reduces and all(self.expr.is_moved(half_rows.before_rounding(s), "f16") for s in n.p.stores):
+            return None  # no number is converted
         return half_rows.half_rows(n, axis, {name for name, b in self.buffers.items() if b.dtype == "f16"} - set(self.locals))
 
     def read_halves(self, halves: half_rows.HalfRows, axis: str) -> list[str]:

@@ -161,6 +161,12 @@ BJ bf16 to_bf16(f32 x) {
 }
 template <class T> BJ T wide(T x) { return x; }
 BJ bf16 cut(f32 x) { return (bf16)(u16)(bits<u32>(x) >> 16); }  // of a number of bfloat16, or a nan
+// What changes the sign alone, or chooses, needs no conversion to float and back.
+#define BJ_MOVED(T) \
+    BJ T abs(T x) { return (T)(u16)((u16)x & 0x7fffu); } \
+    BJ T negative(T x) { return (T)(u16)((u16)x ^ 0x8000u); } \
+    BJ T choose(i64 all, T a, T b) { return (T)(u16)(((u16)a & (u16)all) | ((u16)b & (u16)~all)); }
+BJ_MOVED(bf16) BJ_MOVED(f16)
 BJ b8 operator!=(bf16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 BJ b8 operator!=(f16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 
