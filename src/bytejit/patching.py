@@ -20,13 +20,10 @@ from . import api
 from .common import caches, registry, torch_controls, torch_frames
 from .common.errors import backend_name
 from .common.options import config
+from .common.shape_specs import sources_of
 from .runtime import module
 from .runtime.origins import original
 
-_DIMS = (
-    ": sizes that change become symbolic by themselves; mark_dynamic or torch.compiler.config.dynamic_sources name them at once"
-)
-INSTEAD = {"dynamic_shapes": _DIMS, "shapes_spec": _DIMS}  # arguments of newer versions of torch
 LITE = "lite"  # torch's mode for little work at a compile
 
 
@@ -42,19 +39,20 @@ def torch_compile(
     name: str | None = None,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
+    dynamic_shapes: object = None,
+    shapes_spec: object = None,
     **more: object,
 ) -> object:
     """torch.compile, as bytejit's: all its arguments, and what it takes that bytejit.compile refuses.
 
     A backend of the program's own is handed `mode` and `options`, as torch.compile does; classes get a compiled `__call__`, and
-    builtin functions run in a function that calls them. Arguments of a newer torch are warned of once, and do nothing.
+    builtin functions run in a function that calls them. Sizes that `dynamic_shapes` (`shapes_spec` in torch 2.13) names are
+    symbolic from the first compile. Arguments of a newer torch are warned of once, and do nothing.
     Raises: RuntimeError, ValueError, TypeError.
     """
     for key, value in more.items():
         if value is not None:
-            caches.warn_once(
-                f"argument {key}", f"bytejit: the argument {key} of torch.compile does nothing here{INSTEAD.get(key, '')}"
-            )
+            caches.warn_once(f"argument {key}", f"bytejit: the argument {key} of torch.compile does nothing here")
     if mode == LITE:
         caches.warn_once("mode lite", "bytejit: the mode 'lite' of torch.compile is the default one here")
         mode = None
@@ -68,11 +66,16 @@ def torch_compile(
         api.compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, disable=disable
     )
     compile(_check)  # says what is wrong with the arguments
+    specified = shapes_spec if dynamic_shapes is None else dynamic_shapes
+    if specified is not None and dynamic is not None:
+        raise ValueError("dynamic and dynamic_shapes are both given: dynamic_shapes says what is symbolic")
 
     def decorate(model: object) -> object:
         if model is None:
             raise RuntimeError("there is no model to compile")
-        return model if disable else _compiled(model, compile, isolate_recompiles)
+        sources = sources_of(specified, model)
+        named = {"options": {**(options or {}), "dynamic_sources": sources}} if sources else {}
+        return model if disable else _compiled(model, functools.partial(compile, **named), isolate_recompiles)
 
     return decorate if model is None else decorate(model)
 

@@ -41,6 +41,7 @@ from bytejit.runtime.verification import verify
 from bytejit.tools import inspection
 from bytejit.tools.advice import advice
 from bytejit.tracer.core.job import Job
+from bytejit.tracer.core.named_sources import NamedSources
 from bytejit.tracer.core.open_values import Differs
 from bytejit.tracer.core.signals import Break, NotLoaded, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
@@ -134,7 +135,7 @@ def _traced_entry(
         not_inlined=not_inlined,
         original=original_code,
         function=function.where.function,
-        dynamic=_dynamic_at(function, state),
+        dynamic=_dynamic_at(function, state, options),
         by_value=sum(e.by_value for e in state.entries),
         measure=function.settings.nopython,
         overrides_off=overrides_off,
@@ -165,12 +166,13 @@ def _traced_entry(
     return entry
 
 
-def _dynamic_at(function: CompiledFunction, state: SiteState) -> Dynamic:
+def _dynamic_at(function: CompiledFunction, state: SiteState, options: Options) -> Dynamic:
     """Returns which sizes the next trace from a site makes symbolic."""
     guarded = frozenset(g.source for e in state.entries for g in e.guards if g.kind == "TENSOR")
     changed = dict(function.recompiles.changed.get(state.point.id, {}))
     unlike = frozenset() if function.settings.nopython else _unlike_at(function, state.point.id)
-    return Dynamic(function.dynamic() is True, changed, guarded=guarded, unlike=unlike)
+    named = NamedSources(options.dynamic_sources, function.named.parameters)
+    return Dynamic(function.dynamic() is True, changed, guarded=guarded, unlike=unlike, named=named)
 
 
 def _unlike_at(function: CompiledFunction, point: int) -> frozenset[Source]:

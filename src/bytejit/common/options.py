@@ -32,6 +32,7 @@ class Options:
 
     # ---- what becomes compiled code
     dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
+    dynamic_sources: tuple[str, ...] = ()  # symbolic from the first compile, by torch's names: L['x'], L['x']:0, L['n']
     recompile_limit: int = 8  # entries that a site may get for each module; after that other calls run the original code
     trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
     replace_torch_compile: bool | None = None  # True: `import bytejit` makes torch.compile bytejit's; False: `run` does not

@@ -10,6 +10,7 @@ import torch
 
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.guards.sources import Source
+from bytejit.tracer.core.named_sources import NamedSources
 
 
 @light_dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Dynamic:
     guarded: frozenset[Source] = frozenset()
     hysteresis: bool = True  # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
     unlike: frozenset[Source] = frozenset()
+    named: NamedSources = NamedSources()  # those that are symbolic from the first trace, by name
     refused: tuple[tuple[Source, Any], ...] = ()  # of `static`, those that an operation (its Where) would not take
 
     def without(self, sources: frozenset[Source], where: Any) -> Dynamic:

@@ -25,7 +25,6 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.open_values import Differs
 from bytejit.tracer.core.sizes import Dynamic, Feed
 from bytejit.tracer.core.values import SymVar, Var
-from bytejit.tracer.sizes.named_sources import is_named, named_dims
 
 if TYPE_CHECKING:
     from bytejit.shapes.environment import Env
@@ -129,7 +128,7 @@ class Symbols(Component):
         said = torch_controls.dims_of(obj)
         if said is not None:
             marks, weak, fixed = {**said.dynamic, **marks}, said.weak, said.fixed.union(fixed).difference(marks)
-        if named := named_dims(source, len(shape)).difference(fixed, marks):
+        if named := d.named.dims(source, len(shape)).difference(fixed, marks):
             marks, weak = {**marks, **dict.fromkeys(named, (None, None))}, weak | named
         if not d.at_once and not d.changed and not marks:
             return None
@@ -212,7 +211,7 @@ class Symbols(Component):
     def wrap_number(self, obj: int | float, source: Source) -> Var | None:
         """A symbol for an int or float from outside that changes; None where it stays a constant."""
         d = self.dynamic
-        at_once = d.at_once and isinstance(source, (Local, StackSlot)) or self.of_changing(source) or is_named(source)
+        at_once = d.at_once and isinstance(source, (Local, StackSlot)) or self.of_changing(source) or d.named.holds(source)
         if not (at_once or d.has_changed(source)) or source in d.static:
             return None
         if isinstance(obj, float):
