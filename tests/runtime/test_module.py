@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import bytejit
+from bytejit.runtime.module import settings_of
 
 
 class Net(nn.Module):
@@ -200,7 +201,27 @@ def test_no_subclass_is_registered_with_the_user() -> None:
     assert Registered.known == before and isinstance(c, Child)
     assert torch.equal(c(torch.zeros(2)), torch.ones(2))
     c.__class__ = Child
-    assert type(c) is Child
+    assert c.__class__ is Child and Registered.known == before and torch.equal(c(torch.zeros(2)), torch.ones(2))
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "gone"])
+def test_a_class_taken_later_is_the_originals_too(kept: bool) -> None:
+    """A lazy module takes another class in its first call, a parametrization gives one: the module stays compiled."""
+    original = nn.LazyLinear(3)
+    c = compiled(original)
+    if not kept:
+        del original
+    with torch.no_grad():
+        got = [c(torch.ones(2, 4)) for _ in range(3)][-1]
+        assert c.__class__ is nn.Linear and settings_of(c) is not None
+        assert not kept or type(original) is nn.Linear
+        torch.testing.assert_close(got, torch.nn.functional.linear(torch.ones(2, 4), c.weight, c.bias))
+        torch.nn.utils.parametrize.register_parametrization(c, "weight", nn.Tanh())
+        assert c.__class__.__name__ == "ParametrizedLinear" and settings_of(c) is not None
+        torch.testing.assert_close(c(torch.ones(2, 4)), torch.nn.functional.linear(torch.ones(2, 4), c.weight, c.bias))
+        assert not kept or torch.equal(original(torch.ones(2, 4)), c(torch.ones(2, 4)))
+    with pytest.raises(TypeError, match="__class__"):
+        c.__class__ = int
 
 
 def test_instances_of_one_class_are_no_recompiles(x: torch.Tensor) -> None:

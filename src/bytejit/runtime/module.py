@@ -108,9 +108,16 @@ def _load(self: torch.nn.Module, state: dict, prefix: str, *rest: object) -> Non
     type(self).__dict__[_TRAIT].cls._load_from_state_dict(self, state, prefix, *rest)
 
 
-def _set_class(self: torch.nn.Module, cls: type) -> None:
-    """`m.__class__ = C` makes the module a plain C, as on the original."""
-    object.__dict__["__class__"].__set__(self, cls)
+def _set_class(m: torch.nn.Module, cls: type) -> None:
+    object.__dict__["__class__"].__set__(m, cls)
+
+
+def _take_class(self: torch.nn.Module, cls: type) -> None:
+    """`m.__class__ = C` makes the original a C, and this a compiled C: a module whose parameters were lazy does that to itself.
+    An original that is gone is made again for the time of the call: a class that cannot be taken is refused in torch's words."""
+    trait, original = _trait_of(type(self)), given(self)
+    original.__class__ = cls
+    become(self, trait.make(original))
 
 
 @functools.cache
@@ -150,7 +157,7 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        "__class__": property(lambda self: cls, _set_class),
+        "__class__": property(lambda self: cls, _take_class),
         "__reduce_ex__": lambda self, protocol: plain(self).__reduce_ex__(protocol),
         "__copy__": lambda self: _copied(self, None),
         "__deepcopy__": _copied,
