@@ -73,6 +73,7 @@ class Tracer:
         self.inference: list[tuple] = []  # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []  # iterators from outside, see tracer/objects/external_iterators.py
         self.fetched: list[Lazy] = []  # values from outside that may no longer exist when they are fetched again
+        self.levels: list = []  # the function transforms that the trace is within, torch/transform_levels.py
         self.escaped: dict[int, int] = {}  # tensors of function transforms that are over -> step, torch/transforms.py
         self.claimed: dict[int, object] = {}  # iterator -> the enumerate or zip that draws from it
         self.checkpoints = False  # whether a part of the graph is a checkpoint's
@@ -96,8 +97,7 @@ class Tracer:
         self.root: Frame | None = None
         self.own_cells: dict = {}
         self.snapshot: Snapshot | None = None
-        self.grad_matters = self.grad_at_start = torch.is_grad_enabled()
-        self.reads_grad = self.grad_matters
+        self.reads_grad = self.grad_matters = self.grad_at_start = torch.is_grad_enabled()
         self.fake_mode = FakeMode()
         self.break_depth = 0
         self.external_ranges: list[int] = []  # of managers made outside that are open: the steps at which they were entered

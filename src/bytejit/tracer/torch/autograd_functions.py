@@ -27,6 +27,7 @@ from bytejit.tracer.objects.library import real_object
 
 from .autograd_passes import ApplyCall, number_or_constant, traced_passes
 from .effects_of_calls import has_external_effects, without_gradients
+from .transform_levels import check_rules, requires_gradients
 
 Make: TypeAlias = Callable[[], Any]
 OBJECTS = (FuncVar, MethodVar, InstanceVar)
@@ -68,7 +69,8 @@ def apply_as_stored() -> object:
 
 @replaces(apply_as_stored())
 def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+    check_rules(cls)
+    needs = tuple(isinstance(a, torch.Tensor) and requires_gradients(a) for a in args)
     if torch.is_grad_enabled() and any(needs) and not kwargs:
         return with_backward(cls, needs, args)
     if torch.is_grad_enabled() and kwargs:

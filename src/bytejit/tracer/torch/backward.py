@@ -20,6 +20,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect, is_object
 
 from .histories import is_leaf, step_of
+from .transform_levels import check_no_level
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
 TWICE = "a second time"  # in torch's text
@@ -310,6 +311,7 @@ def backward(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def _backward(t: Tracer, given: dict[str, Var]) -> Var:
+    check_no_level(t)
     if _flag(t, given, "create_graph", False):
         raise Break("Tensor.backward with create_graph=True", "use torch.autograd.grad")
     if t.values.real(given.get("grad_variables", NONE)) is not NONE:

@@ -20,6 +20,7 @@ from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.torch.conjugate_views import is_read_conjugated, is_read_negated
 from bytejit.tracer.torch.histories import is_leaf, step_of
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES
+from bytejit.tracer.torch.transform_levels import check_history_known
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
 
@@ -51,6 +52,7 @@ class TensorAttributes(Component):
                 return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.origin))
             return NONE
         if name == "grad_fn":
+            check_history_known(self.t, v)
             self.check_history(v)
         if name in ("grad_fn", "_backward_hooks"):
             if name == "grad_fn" and step_of(v.fake) is None and v.source is None:
@@ -88,6 +90,7 @@ class TensorAttributes(Component):
 
     def _tensor_property(self, v: TensorVar, name: str) -> Var:
         if name in ("is_leaf", "requires_grad"):
+            check_history_known(self.t, v)
             self.check_history(v)
         if name == "is_leaf" or name == "requires_grad" and not self.t.grad_matters:
             self.guard_history(v, name == "is_leaf")

@@ -39,6 +39,7 @@ from bytejit.tracer.objects.reachable import reachable
 from bytejit.tracer.torch.transformed import draws, transformed
 
 from .checkpoints import begin
+from .transform_levels import DIFFERENTIATES, Level
 
 
 def transform(kind: str, flat: Callable, leaves: list, user: Any, options: Callable[[], tuple]) -> Sequence:
@@ -206,7 +207,7 @@ def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         (t.deferred.count, len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set)),
     )
     t.effects.touched = Touched()
-    torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))  # as torch's own transforms do
+    torch._C._set_grad_enabled(grad or kind in DIFFERENTIATES)  # as torch's own transforms do
     try:
         result, asked = inside(t, kind, flat, leaves, options)
     finally:
@@ -279,10 +280,13 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     inner = [entered(t, v, None if dims is None else dims[i], kind) for i, v in enumerate(leaves[:count])]
     marks = [v.node for v in inner]
     versions = [v.fake._version for v in inner]
+    t.levels.append(Level(kind, tuple(inner)))
     try:
         result = [t.values.real(v) for v in t.iteration.iterate(t.calls.call(flat, list(inner), {}))]
     except Raised as e:
         raise Break(f"torch.func.{kind} of a function that raises {e.exc.cls.__name__}") from None
+    finally:
+        t.levels.pop()
     if [v.fake._version for v in inner] != versions:
         raise Break(f"torch.func.{kind} of a function that writes into its arguments")
     if not result or not all(isinstance(v, TensorVar) and v.node is not None for v in result):
@@ -299,7 +303,7 @@ def cell_of(t: Tracer, fn: Var, name: str) -> Var:
 def entered(t: Tracer, v: TensorVar, dim: int | None, kind: str) -> TensorVar:
     """A tensor as it is inside of a transform. Raises: Break."""
     fake = v.fake
-    wants = kind in ("grad", "vjp", "forward") or torch.is_grad_enabled() and fake.requires_grad
+    wants = kind in DIFFERENTIATES or torch.is_grad_enabled() and fake.requires_grad
     if dim is not None:
         with torch.no_grad():
             fake = t.tensors.run_fake(torch.select, (fake, dim, 0), {})
