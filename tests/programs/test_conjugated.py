@@ -256,3 +256,24 @@ def test_complex_inputs_are_written(write: str, strided: bool) -> None:
 
     check(program, args=args, backend="inductor", calls=2, tol=(1e-6, 1e-6))
     assert not bytejit.counters["fallbacks"] and not bytejit.counters["faults"]
+
+
+PARTS = {
+    "both": torch.view_as_real,
+    "real": lambda z: z.real,
+    "imag": lambda z: z.imag.t()[1:],
+    "made of parts": torch.view_as_complex,
+    "bits": lambda z: z.view(torch.int32),
+    "of a view": lambda z: torch.view_as_real(z[1:])[..., 1],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_are_views_of_the_argument(part: str, backend: str) -> None:
+    """Parts of a complex tensor are views of it for autograd, bits are none"""
+    x = torch.randn(3, 2)
+    given = x if part == "made of parts" else torch.complex(x, x + 1)
+    want, got = PARTS[part](given), bytejit.compile(PARTS[part], backend=backend)(given)
+    assert got._base is want._base and got._is_view() == want._is_view()
+    assert torch.equal(got, want) and got.stride() == want.stride() and got.data_ptr() == want.data_ptr()

@@ -54,10 +54,16 @@ class Alias:
 
 
 def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The memory of a tensor from its first element on, as a flat tensor of another dtype."""
+    """The memory of a tensor from its first element on, as a flat tensor of another dtype. Numbers that are parts of complex ones,
+    or made of their parts, are a view for autograd, and all others are not."""
     unit = max(x.itemsize, dtype.itemsize)
     behind = x.untyped_storage().nbytes() - x.storage_offset() * x.itemsize
-    return x.as_strided((behind // unit * unit // x.itemsize,), (1,)).view(dtype)
+    count = behind // unit * unit // x.itemsize
+    if x.is_complex() and dtype is x.dtype.to_real():
+        return torch.view_as_real(x.as_strided((count,), (1,))).as_strided((2 * count,), (1,))
+    if dtype.is_complex and x.dtype is dtype.to_real():
+        return torch.view_as_complex(x.as_strided((count // 2, 2), (2, 1)))
+    return x.as_strided((count,), (1,)).view(dtype)
 
 
 # operators whose argument at that position is such an offset, None for 0; torch's own counts from the storage's first element
