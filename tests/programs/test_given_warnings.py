@@ -507,3 +507,20 @@ def test_what_warns_of_itself(text):
         if "compile" in text and bytejit.counters.total("graphs"):
             return  # the pattern that a graph holds is not compiled again
         assert told(compiled, n, action) == told(f, n, action), (n, action)
+
+
+def test_what_cpp_warns_of_while_a_graph_is_made():
+    """The user's line is named where arguments are read; what only shape inference would run says nothing"""
+    norm = nn.BatchNorm1d(2).eval()
+
+    def copied(x):
+        return torch.tensor(x) + 1
+
+    def mapped(x):
+        return torch.func.vmap(torch.func.grad(lambda p: norm(p[None]).sum()))(x)
+
+    for f, line in ((copied, copied.__code__.co_firstlineno + 1), (mapped, None)):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            bytejit.compile(f, backend="aot_eager")(torch.ones(3, 2))
+        assert [(w.filename, w.lineno) for w in given] == ([(__file__, line)] if line else []), [str(w) for w in given]

@@ -54,8 +54,8 @@ class Alias:
 
 
 def memory_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The memory of a tensor from its first element on, as a flat tensor of another dtype. Numbers that are parts of complex ones,
-    or made of their parts, are a view for autograd, and all others are not."""
+    """The memory of a tensor from its first element on, as a flat tensor of another dtype. Parts of complex numbers, and numbers
+    made of parts, are a view for autograd; all others are not."""
     unit = max(x.itemsize, dtype.itemsize)
     behind = x.untyped_storage().nbytes() - x.storage_offset() * x.itemsize
     count = behind // unit * unit // x.itemsize

@@ -6,7 +6,6 @@ import collections
 import enum
 import operator
 import types
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ import torch
 from bytejit.common import special_cases
 from bytejit.common.overriding import TENSOR_CLASSES, is_composed
 from bytejit.common.packed_objects import PackedCall
-from bytejit.common.warned import silently, warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.fake.composed import composed_in
@@ -54,7 +52,7 @@ from . import conjugate_views
 from .float_parameters import as_floats
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
-from .warned import heard, say
+from .warned import heard, heard_of
 
 NEEDS_DATA = {
     "item",
@@ -221,9 +219,7 @@ class Tensors(Component):
             with heard(self.t):
                 if self.t.composed_tensors.met and any(True for _ in composed_in((args, kwargs))) or type(fn) is PackedCall:
                     return self.t.composed_tensors.run(fn, args, kwargs)
-                # what torch has in C++ may be inferred by references in Python, whose words are not eager's
-                told = isinstance(fn, types.FunctionType) or self.t.deferred.filters
-                with warnings_to(partial(say, self.t) if told else silently):
+                with heard_of(self.t, fn):
                     if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
                         return self.t.size_inference.run_symbolic(fn, args, kwargs)
                     with self.t.fake_mode:
