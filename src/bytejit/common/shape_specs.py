@@ -15,7 +15,8 @@ import torch
 from bytejit.common.quiet_reads import function_of, own_attributes
 
 ATTRIBUTE = "_dynamic_spec"  # of a function that is decorated with a specification
-KINDS = ("ShapesSpec", "ParamsSpec")
+SHAPES = ("ShapesSpec",)  # holds a specification of parameters
+KINDS = (*SHAPES, "ParamsSpec")
 
 
 def sources_of(given: Any, model: Any) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def sources_of(given: Any, model: Any) -> tuple[str, ...]:
         raise ValueError("dynamic_shapes is given, and the function has @dynamic_spec: give one of them")
     if given is None:
         return ()
-    if type(given).__name__ == "ShapesSpec":
+    if type(given).__name__ in SHAPES:
         given = given._params
     if given is not None and not isinstance(given, dict) and type(given).__name__ not in KINDS:
         raise TypeError(f"dynamic_shapes is {given!r:.60}: expected a dict, {' or '.join(KINDS)}")
