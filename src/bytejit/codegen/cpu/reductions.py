@@ -166,14 +166,14 @@ class Reductions(ABC):
             return
         if n.block or n.lanes == 1:
             return
-        t = self.text
+        t, part = self.text, f"{r.name}_part"
         if common.pair(r):
-            t.add(f"bj::best_lane<{n.lanes}, {str(r.kind == 'argmax').lower()}>({r.name}_best_part, {r.name}_part);")
+            t.add(f"bj::best_lane<{n.lanes}, {str(r.kind == 'argmax').lower()}>({r.name}_best_part, {part});")
+            t.add(f"const {r.dtype} {r.name} = {part}[0];")
         else:
-            t.open(f"for (int half = {n.lanes // 2}; half; half /= 2) for (int k = 0; k < half; ++k)")
-            t.add(f"{r.name}_part[k] = {combine(r, f'{r.name}_part[k]', f'{r.name}_part[k + half]')};")
-            t.close()
-        t.add(f"const {r.dtype} {r.name} = {r.name}_part[0];")
+            dtype = accumulator(r, n.sums)
+            both = f"[]({dtype} a, {dtype} b) {{ return {combine(r, 'a', 'b')}; }}"
+            t.add(f"const {r.dtype} {r.name} = bj::folded<{n.lanes}>({part}, {both});")
         self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
     # ---- few long rows, which threads share -----------------------------------------------------------------------

@@ -204,6 +204,19 @@ template <class To, class From> BJ To to(From x) { return Cast<To, decltype(wide
 BJ f32 round_bf16(f32 x) { return wide(to_bf16(x)); }
 BJ f32 round_f16(f32 x) { return wide(to_f16(x)); }
 
+// N results as one, pairwise: f of the first half and the second, until one is left. N is a power of two. Each half is an array of
+// its own: these stay in registers, where one array that is written again and again goes through memory.
+template <int N, class T, class F> BJ T folded(const T* part, F f) {
+    if constexpr (N == 1) {
+        return part[0];
+    } else {
+        T half[N / 2];
+#pragma omp simd
+        for (int k = 0; k < N / 2; ++k) half[k] = (T)f(part[k], part[k + N / 2]);
+        return folded<N / 2>((const T*)half, f);
+    }
+}
+
 // N sums of many floats: partial sums, each of few floats, are added up in f64, so that rounding does not grow with how many there are.
 template <class T, int N> struct Wide {
     f64 sum[N] = {};
@@ -215,9 +228,7 @@ template <class T, int N> struct Wide {
         for (int k = 0; k < N; ++k) part[k] = (T)sum[k];
     }
     inline __attribute__((always_inline)) T all() {  // N is a power of two
-        for (int half = N / 2; half; half /= 2)
-            for (int k = 0; k < half; ++k) sum[k] += sum[k + half];
-        return (T)sum[0];
+        return (T)folded<N>(sum, [](f64 a, f64 b) { return a + b; });
     }
 };
 
