@@ -117,7 +117,8 @@ class ExprText:
     conditions that all lanes share (`NestPrinter.shared_conditions`): rows: id of a masked load -> the element that it reads;
     choices: id of a select -> the local that holds its condition as bits. For rows of float16 (`NestPrinter.read_halves`) rows:
     id of a load or store -> the element of an f32 array that takes its place; widened: ids of these loads. steady: id of a masked
-    load -> the local that holds what all lanes read."""
+    load -> the local that holds what all lanes read. last: in a step whose last lanes have no element (`LaneLoops`) the text of
+    whether a lane has one."""
 
     def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
         self.table, self.names, self.index, self.element = table, names, index, element
@@ -125,6 +126,7 @@ class ExprText:
         self.choices: dict[int, str] = {}
         self.steady: dict[int, str] = {}
         self.widened: set[int] = set()
+        self.last = ""
 
     def forget(self) -> None:
         """A nest begins: what other nests declared for their lanes is out of scope, also for expressions that both have."""
@@ -180,9 +182,11 @@ class ExprText:
         """The right side of a statement. far: for all operands (not vectorized: `Op.far`). err: where an error code goes."""
         if e.kind == "load":
             text = self.steady.get(id(e)) or self.read(e)
-            if e.mask is not None and id(e) not in self.rows:
+            masks = [self.names[id(e.mask)]] if e.mask is not None and id(e) not in self.rows else []
+            masks += [self.last] if self.last and id(e) not in self.steady else []
+            if masks:
                 zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in NARROW else f"({e.dtype})0"
-                return f"{self.names[id(e.mask)]} ? {text} : {zero}"
+                return f"{' & '.join(masks)} ? {text} : {zero}"
             return text
         args = [self.names[id(a)] for a in e.args]
         if id(e) in self.choices:

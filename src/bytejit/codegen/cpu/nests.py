@@ -6,17 +6,17 @@ from abc import abstractmethod
 from collections import defaultdict
 from typing import Any
 
-from bytejit.codegen.cpu.accumulation import CHAIN, sums_of
+from bytejit.codegen.cpu.accumulation import sums_of
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import NARROW, itemsize
 
 from . import half_rows
-from .expressions import ExprText, IndexText, far_text
-from .reductions import NestState, Reductions, narrow
+from .expressions import IndexText, far_text
+from .lane_loops import LaneLoops, least
+from .reductions import NestState, narrow
 
 ZEROS = 32768  # bytes of the array of zeros in kernels/prelude/base.h
 CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # the dtypes that `bj::choose` takes
@@ -24,15 +24,13 @@ TILES = 8  # operands of which a tile is turned, at most: each takes up to 8 KB 
 CHUNK = 1024  # elements: the operands of ops that have an `Op.far` are tested for so many at a time; they stay in the L1 cache
 
 
-class NestPrinter(Reductions):
+class NestPrinter(LaneLoops):
     """The part of a kernel's printer that knows the loops of one nest."""
 
     table: OpTable
-    buffers: dict[str, Buffer]
     pointers: dict[str, str]
     locals: list[str]
     raises: bool
-    expr: ExprText
     index: IndexText
     tables: defaultdict[int, common.Tables]  # of each nest (`TablePrinter`)
     tabled: common.Tables  # of the nest that is being printed
@@ -49,7 +47,7 @@ class NestPrinter(Reductions):
         if self.sched.block:
             names.append(self.sched.block[0])
             block = (self.sched.block[0], "width")
-        n = NestState(p, sched, names, self.sizes, block=block)
+        n = NestState(p, sched, names, self.sizes, block=block, tabled=self.tables[i])
         scans = common.running(p)
         self.refs.update((name, frozenset(names)) for name in scans)  # a scan has a value at each point, of a block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
@@ -58,10 +56,9 @@ class NestPrinter(Reductions):
         n.far = tuple(e for e in own if far_text(e, self.table))
         inner = self.sizes[names[-1]] if names else 1
         if p.reduces and not block and not scans and sched.vector and names and sched.vector == names[-1]:
-            lanes = max(sched.lanes, 1) * max(sched.accumulators, 1)
-            while isinstance(inner, int) and lanes > max(inner, 1):
-                lanes //= 2
-            n.lanes = max(lanes, 1)
+            n.lanes = max(sched.lanes, 1) * max(sched.accumulators, 1)
+            while isinstance(inner, int) and n.lanes > max(inner, 1) and not (n.lanes == sched.lanes and self.may_mask(n)):
+                n.lanes //= 2
         if p.reduces:
             n.sums = sums_of(sched.order, self.sizes, n.lanes, n.lanes == 1 and not block or bool(scans))
         return n
@@ -90,7 +87,7 @@ class NestPrinter(Reductions):
             if axis in tiles:
                 whole = axis != cut and isinstance(self.sizes[axis], int) and self.sizes[axis] % tiles[axis] == 0
                 stop = f"{axis}_tile + {tiles[axis]}"
-                low, high = f"{axis}_tile", stop if whole else self.least(stop, high)
+                low, high = f"{axis}_tile", stop if whole else least(stop, high)
             if axis == inner:
                 self.innermost(n, axis, low, high)
             else:
@@ -121,7 +118,7 @@ class NestPrinter(Reductions):
                 return
             name, self.counter = f"r{self.counter}", self.counter + 1
             first = self.element(e.name, at - ix.var(outer) - ix.var(inner) * step)
-            ends = [f"{self.least(f'{a}_tile + {size}', self.high(a, cut))} - {a}_tile" for a in (outer, inner)]
+            ends = [f"{least(f'{a}_tile + {size}', self.high(a, cut))} - {a}_tile" for a in (outer, inner)]
             self.text.add(f"alignas(64) {e.dtype} {name}[{size * size}];")
             place = f"&{first} + {outer}_tile + {step}LL * {inner}_tile"
             self.text.add(f"bj::turn<{e.dtype}, {size}>({place}, {step}, {', '.join(ends)}, {name});")
@@ -129,10 +126,6 @@ class NestPrinter(Reductions):
 
     def high(self, axis: str, cut: str | None) -> str:
         return "end" if axis == cut else self.index(self.sizes[axis])
-
-    @staticmethod
-    def least(a: str, b: str) -> str:
-        return f"({a} < {b} ? {a} : {b})"
 
     def innermost(self, n: NestState, axis: str, low: str, high: str) -> None:
         """The innermost loop: vectorized where the schedule says so; in checked chunks when it has ops with an `Op.far`."""
@@ -148,7 +141,7 @@ class NestPrinter(Reductions):
             return
         chunk = half_rows.CHUNK if halves else CHUNK
         t.open(f"for (i64 low = {low}; low < {high}; low += {chunk})")
-        t.add(f"const i64 high = {self.least(f'low + {chunk}', high)};")
+        t.add(f"const i64 high = {least(f'low + {chunk}', high)};")
         stored = self.read_halves(halves, axis) if halves else []
         self.checked(n, far, lambda any_: self.loop(n, axis, "low", "high", any_), axis, "low", "high")
         for line in stored:
@@ -246,36 +239,7 @@ class NestPrinter(Reductions):
             if n.sums.at_end:
                 self.empty(n, axis)
             return
-        size, saved = self.sizes[axis], dict(self.names)
-        exact = isinstance(size, int) and size % n.lanes == 0 and high == self.index(size)
-        t.open("")
-        t.add(f"i64 turn = {low};")
-        long = n.sums.axis == axis
-        if long:
-            t.open(f"for (i64 stop = turn; turn + {n.lanes} <= {high};)")
-            t.add(f"stop = {self.least(f'stop + {n.lanes * CHAIN}', high)};")
-        t.open(f"for (; turn + {n.lanes} <= {'stop' if long else high}; turn += {n.lanes})")
-        self.turn(n, axis, str(n.lanes))
-        t.close()
-        if long:
-            self.empty(n, axis)
-            t.close()
-        if not exact:
-            self.names.clear()
-            self.names.update(saved)
-            t.add(f"const i64 rest = {high} - turn;")
-            self.turn(n, axis, "rest")
-            if n.sums.at_end:
-                self.empty(n, axis)
-        t.close()
-
-    def turn(self, n: NestState, axis: str, count: str) -> None:
-        t = self.text
-        self.vectorized()
-        t.open(f"for (i64 lane = 0; lane < {count}; ++lane)")
-        t.add(f"const i64 {axis} = turn + lane;")
-        self.body(n, len(n.names), False, lane="lane")
-        t.close()
+        self.lane_loops(n, axis, low, high)
 
     # ---- statements -----------------------------------------------------------------------------------------------
     def statements(self, n: NestState, depth: int, only: list[Expr] | None = None, far: bool = False) -> None:
@@ -391,7 +355,8 @@ class NestPrinter(Reductions):
             if s.value.dtype != dtype:
                 value = f"bj::to<{dtype}>({value})"
             place = self.element(s.buffer, s.coords[0])
-            guard = f"if ({self.names[id(s.mask)]}) " if s.mask is not None else ""
+            mask = self.names[id(s.mask)] if s.mask is not None else self.last
+            guard = f"if ({mask}) " if mask else ""
             if s.mode == "set":
                 t.add(f"{guard}{place} = {value};", note)
             elif dtype in NARROW:

@@ -49,6 +49,7 @@ class NestState:
     placed: tuple = ()
     far: tuple[Expr, ...] = field(default=())  # ops that have an `Op.far`
     sums: Sums = Sums()  # how its sums of floats are kept
+    tabled: common.Tables = field(default_factory=common.Tables)
 
 
 def narrow(r: Reduce, n: NestState, text: str) -> str:
@@ -69,6 +70,7 @@ class Reductions(ABC):
     refs: dict[str, frozenset[str]]
     index: IndexText
     counter: int
+    last = ""  # in a step whose last lanes have no element: the text of whether a lane has one
 
     @abstractmethod
     def nest(self, i: int) -> NestState:
@@ -149,13 +151,14 @@ class Reductions(ABC):
             self.better(r, into, where, values[0], values[1], note)
         else:
             value = values[0] if r.args[0].dtype == r.dtype else f"bj::to<{r.dtype}>({values[0]})"
-            self.text.add(f"{into} = {combine(r, into, value)};", note)
+            made = combine(r, into, value)
+            self.text.add(f"{into} = {f'{self.last} ? ({made}) : {into}' if self.last else made};", note)
 
     def better(self, r: Reduce, into: str, where: str, value: str, at: str, note: str = "") -> None:
         name = f"w{self.counter}"
         self.counter += 1
         t, call = self.text, f"bj::arg_{r.kind[3:]}<{common.value_dtype(r)}>"
-        t.add(f"const b8 {name} = {call}({value}, {at}, {into}, {where});", note)
+        t.add(f"const b8 {name} = {f'{self.last} & ' * bool(self.last)}{call}({value}, {at}, {into}, {where});", note)
         t.add(f"{into} = {name} ? {value} : {into};")
         t.add(f"{where} = {name} ? {at} : {where};")
 

@@ -36,6 +36,7 @@ from .short_rows import unrolled
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
+FEW = 8  # elements of a row that is reduced: of more a whole vector is computed, whose last lanes do nothing
 SHORT = 4  # elements of a row that are computed together, if it is shorter than a vector
 TILE = 32  # elements, along both axes, of a tile of a transposition
 PARTS = 16  # of the work, at least, for each thread: then all threads end at about the same time
@@ -123,8 +124,11 @@ def schedule_nest(k: Kernel, p: LoopNest, block: tuple[str, int] | None, machine
         return NestSchedule(order)
     size = points([p.axes[-1]])
     if known(p.axes[-1:]) and size < lanes:
-        plain = not p.reduces and all(e.mask is None for e in p.loads)
-        lanes = 1 << int(size).bit_length() - 1 if size >= SHORT and plain else 1
+        plain = size >= SHORT and all(e.mask is None for e in p.loads)
+        if p.reduces:
+            lanes = lanes if plain and size > FEW else 1
+        else:
+            lanes = 1 << int(size).bit_length() - 1 if plain else 1
     many = ACCUMULATORS if p.reduces and size >= ACCUMULATORS * lanes else 1
     tile: tuple[tuple[str, int], ...] = ()
     if len(order) == 2 and flexible(replace(k, nests=(replace(p, axes=()),))) and not p.reduces and len(k.nests) == 1:
