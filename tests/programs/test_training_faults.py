@@ -124,6 +124,44 @@ def test_backward_that_raises():
     )
 
 
+@pytest.mark.parametrize("caught", [True, False])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_backward_that_changes_something_and_raises(backend, caught):
+    """It runs once in each call"""
+
+    @program(F(3, grad=True), Turn(False, True, True, False), calls=4, backend=backend, tol=(1e-6, 1e-6))
+    def test():
+        passes, bad = [], [False]
+
+        class Counted(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, grad):
+                passes.append(len(passes))
+                if bad[0]:
+                    raise ValueError("in backward")
+                return grad * 3
+
+        def step(x, raises):
+            bad[0] = raises
+            loss = Counted.apply(x * x).sum()
+            if not caught:
+                loss.backward()
+                return loss
+            try:
+                loss.backward()
+            except ValueError as e:
+                return str(e)
+            return loss
+
+        return step, lambda: passes
+
+    test()
+
+
 def test_hook_that_raises():
     """An exception in a hook"""
 

@@ -39,12 +39,12 @@ class TracedPasses:
 
 class Applied(GraphCall):
     """Calls `apply`. arguments: so many of the inputs are its arguments; the others are what its passes read besides. passes:
-    None where its backward pass cannot be traced: then it runs through torch."""
+    None where its backward pass cannot be traced: then it runs through torch. changes: that pass may change what is outside."""
 
-    def __init__(self, name: str, apply: Callable, arguments: int, passes: TracedPasses | None) -> None:
+    def __init__(self, name: str, apply: Callable, arguments: int, passes: TracedPasses | None, changes: bool = False) -> None:
         parts = () if passes is None else (passes.forward, passes.backward)
         super().__init__(self.under_torch, f"apply_{name}", f"the autograd function {name}", parts)
-        self.apply, self.arguments, self.passes = apply, arguments, passes
+        self.apply, self.arguments, self.passes, self.changes = apply, arguments, passes, changes
 
     def under_torch(self, *inputs: Any) -> Any:
         """Calls `apply` by torch's own means, and returns its result."""

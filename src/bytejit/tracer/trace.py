@@ -117,7 +117,7 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
             job.dynamic = job.dynamic.as_it_is() if t.hysteresis.in_use else job.dynamic.without(s.sources, s.where)
             continue
         except LeaveToTorch as left:
-            job.left_to_torch |= {left.cls}
+            job.left_to_torch[left.cls] = left.changes
             continue
         except Restart as r:
             if r.cause.long:

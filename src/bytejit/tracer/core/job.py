@@ -34,7 +34,7 @@ class Job:
     dynamic: Dynamic = Dynamic()
     cached: dict = field(default_factory=dict)  # first calls of cached functions, made while tracing (objects/caching.py)
     may_wait: bool = True  # whether the call may be left to the original code for what happens once only (NotNow)
-    left_to_torch: frozenset[type] = frozenset()  # autograd functions whose backward passes are not traced
+    left_to_torch: dict[type, bool] = field(default_factory=dict)  # autograd functions whose backward passes are not traced
     generators: bool = False  # whether locals of the function that nothing reads any more may hold a suspended generator
     unloadable: frozenset[str] = frozenset()  # modules that could not be loaded for the region
     measure: bool = False  # whether sizes that are known only when the graph runs may be measured in it

@@ -43,11 +43,12 @@ class Specialise(Exception):
 
 
 class LeaveToTorch(Exception):
-    """Trace again, and leave the backward pass of an autograd function, a class, to torch."""
+    """Trace again, and leave the backward pass of an autograd function, a class, to torch. changes: whether it may change what
+    is outside of it."""
 
-    def __init__(self, cls: type, why: str) -> None:
+    def __init__(self, cls: type, why: str, changes: bool) -> None:
         super().__init__(why)
-        self.cls = cls
+        self.cls, self.changes = cls, changes
 
 
 class TooLong(Exception):

@@ -140,7 +140,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     made = [next(fakes) if isinstance(o, TensorVar) else number_or_constant(o) for o in outputs]
     for fake in made:
         t.by_fake.pop(id(fake), None)
-    target = Applied(cls.__name__, applied(cls, held), len(node_args), passes)
+    target = Applied(cls.__name__, applied(cls, held), len(node_args), passes, t.job.left_to_torch.get(cls, False))
     node = t.tensors.add_node(target, None, (*node_args, *extra), {})
     node.meta["val"] = made[0] if single else tuple(made)
     return t.tensors.wrap_result(node, node.meta["val"])

@@ -25,6 +25,7 @@ from bytejit.guards.sources import CellContents, Defaults, Global, KwDefaults, S
 from bytejit.tracer.core.signals import Break, LeaveToTorch, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, SymVar, TensorVar, Var, expect
+from bytejit.tracer.objects.code_reach import walk
 
 from .effects_of_calls import without_gradients
 from .parts import part_of, taken_by
@@ -69,7 +70,8 @@ def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[
     try:
         found, changes = without_gradients(t, lambda: results(t, call, grads))
     except (Break, Raised) as e:
-        raise LeaveToTorch(call.cls, str(getattr(e, "reason", e))) from None
+        reach = walk([getattr(call.cls, "backward")])
+        raise LeaveToTorch(call.cls, str(getattr(e, "reason", e)), reach.writes or bool(reach.bound or reach.unknown)) from None
     finally:
         seen, t.guards, t.memo = t.guards, outer, memo
         read_before = {g.source for g in seen if outer.on(g.source)}
@@ -78,11 +80,11 @@ def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[
     open_ones = [g for g in seen if not (lasting(g) or in_decorator(g, own))]
     holds = checked_later(open_ones) if open_ones else None
     if changes or open_ones and (holds is None or any(g.source in read_before for g in open_ones)):
-        raise LeaveToTorch(call.cls, "its backward pass changes, or looks at, more than its context")
+        raise LeaveToTorch(call.cls, "its backward pass changes, or looks at, more than its context", changes)
     backward = [n for n in list(t.graph.nodes)[before:] if n.op != "placeholder" and n not in markers]
     forward = [n for n in forward if n.op != "placeholder"]
     if any(n.target in BACKWARD for n in (*forward, *backward)):
-        raise LeaveToTorch(call.cls, "a backward pass within it")
+        raise LeaveToTorch(call.cls, "a backward pass within it", False)
     passes, extra = put_together(t, call, grads, found, forward, backward)
     return replace(passes, materialize=materialize, holds=holds), extra
 

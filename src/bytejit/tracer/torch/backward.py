@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from bytejit.common.applied import Applied
 from bytejit.common.gradients import accumulate, gradients, leaf_gradients, refused
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
@@ -136,6 +137,9 @@ class Backward(Component):
     def run(self, function: Callable, args: list[Var]) -> Var:
         """A backward pass as a node of the graph. Raises: Break; CannotReconstruct if an earlier pass has freed the history
         that this one needs: the original code then runs, and torch raises its error."""
+        changing = next((n.target for n in self.t.graph.nodes if isinstance(n.target, Applied) and n.target.changes), None)
+        if changing is not None:  # where it raises, the original code runs it again
+            raise Break(f"the backward pass of {changing.__name__.removeprefix('apply_')}, which may change what is outside")
         try:
             found = self.t.tensors.call_tensor_op(function, args, {})
         except Break as e:
