@@ -362,6 +362,19 @@ def test_anomaly_mode(backend):
     beside(backend, lambda w: (w * 0).sqrt() / (w * 0), lambda: (leaf(3),), drive, torch_runs=2)
 
 
+def test_compiled_in_anomaly_mode(backend):
+    """One warning, about the program's operation"""
+
+    def drive(f, w):
+        with pytest.warns(UserWarning) as given, torch.autograd.set_detect_anomaly(True):
+            with pytest.raises(RuntimeError, match="SqrtBackward0.*nan"):
+                f(w).backward()
+        assert ["SqrtBackward0" in str(each.message) for each in given] == [True], given.list
+        return w
+
+    drive(bytejit.compile(lambda w: (w / w).sqrt().sum(), backend=backend), torch.zeros(3, requires_grad=True))
+
+
 def test_hooks_on_inputs_and_outputs(backend):
     seen = []
 

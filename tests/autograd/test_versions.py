@@ -347,13 +347,16 @@ TEXTS: dict[str, tuple[Callable, int]] = {
 }
 
 
+@pytest.mark.parametrize("computed", [False, True])
 @pytest.mark.parametrize("name", TEXTS)
-def test_text(name: str) -> None:
-    """The error names what eager saved: a view, a result and its node."""
+def test_text(name: str, computed: bool) -> None:
+    """The error names what eager saved: a view, a result and its node, also of inputs that were computed before."""
     f, written = TEXTS[name]
     said = []
     for g in (f, bytejit.compile(f, fullgraph=True)):
         x, w = torch.ones(3, 4).requires_grad_(), torch.ones(3, 4).requires_grad_()
+        if computed:
+            x, w = x.sin(), torch.stack([w, w]).max(0).values
         y = g(x, w)
         with torch.no_grad():
             (x, w, y.detach())[written].mul_(2)

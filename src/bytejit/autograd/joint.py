@@ -73,7 +73,7 @@ def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:
         rec = Recorder(RULES, marks=marks)
         return preserved(_record, rec, GradRun(rec, gm, fakes))
 
-    with unhooked():
+    with unhooked(), torch.autograd.set_detect_anomaly(False):  # which looks for nan
         return with_marks(gm, record, lambda joint: joint.aten)
 
 

@@ -219,11 +219,12 @@ def _hooked(node: torch.autograd.graph.Node, name: str) -> bool:
 
 
 def _text_of(saved: Fake) -> str:
-    """Returns how eager describes, behind its type, a saved tensor that was written since. "" where sizes are symbols."""
-    if not all(type(n) is int for n in saved.shape):
-        return ""
+    """Returns how eager describes, behind its type, a saved tensor that was written since. "" where sizes are symbols, and for an
+    input that was computed before: it knows itself what made it."""
     made = saved.grad_fn
-    if made is None or made.name() == NON_LEAF:
+    if not all(type(n) is int for n in saved.shape) or made is not None and made.name() == NON_LEAF:
+        return ""
+    if made is None:
         return f" {list(saved.shape)}]"
     # the write has given a view another node
     name, place = ("AsStridedBackward0", 0) if saved._is_view() else (made.name(), saved.output_nr)
@@ -255,9 +256,12 @@ def names_are_short() -> bool:
 
 def changed_since(t: torch.Tensor, version: int) -> RuntimeError:
     """Eager's error for a saved tensor that was written."""
+    name = "" if t.grad_fn is None else t.grad_fn.name()
+    name = re.sub(r"Backward\d*$", "", name) if names_are_short() else name
+    made = f", which is output {t.output_nr} of {name}," if name else ""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead. Hint: enable "
+        f"[{t.type()} {list(t.shape)}]{made} is at version {t._version}; expected version {version} instead. Hint: enable "
         "anomaly detection to find the operation that failed to compute its gradient, with "
         "torch.autograd.set_detect_anomaly(True, check_nan=False)."
     )
