@@ -21,7 +21,7 @@ from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import itemsize
 
-from .axis_tables import TablePrinter
+from .block_tables import BlockTablePrinter
 from .expressions import ExprText, IndexText
 from .reductions import CppText
 
@@ -40,7 +40,7 @@ def starts(call: Call) -> dict[str, int]:
     return {b: found[b] for b in (*call.reads, *call.writes) if found.get(b)}
 
 
-class KernelPrinter(TablePrinter):
+class KernelPrinter(BlockTablePrinter):
     """Prints one `Call`. text: the lines of its functions; starts: buffer -> elements that callers add to its pointer."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable, name: str) -> None:

@@ -32,6 +32,7 @@ from bytejit.common.dtypes import acc_dtype, itemsize
 from .diagonals import with_diagonal_apart
 from .phases import nests_of_phases
 from .ranges import in_ranges, nests_of_ranges
+from .shared_rows import around_columns
 from .short_rows import unrolled
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
@@ -58,9 +59,13 @@ def parts_of(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> list[Kernel]:
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine) -> tuple[Kernel, Schedule]:
     """The kernel in its final loops, and how they run."""
     k = collapse(flatten(unrolled(k, buffers, cons), buffers, cons), cons)
-    k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k, TILE) if flexible(k) else order_rows(k)
+    around = around_columns(k)
+    if around is not None:
+        k = order_rows(around)
+    else:
+        k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k, TILE) if flexible(k) else order_rows(k)
     k = rename(k, cons)
-    block = column_block(k)
+    block = column_block(k, around is not None)
     k = k if block else rename(divided(k, cons), cons)
     nests = tuple(schedule_nest(k, p, block, machine) for p in k.nests)
     work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(p.loads)) for p in k.nests))
@@ -102,11 +107,12 @@ def ordered(k: Kernel) -> Kernel:
     return replace(k, axes=k.axes[:first], nests=(replace(k.nests[0], axes=k.axes[first:]),))
 
 
-def column_block(k: Kernel) -> tuple[str, int] | None:
-    """(axis, size of a block) of a kernel whose last axis is a column axis (see `order_rows`); else None."""
+def column_block(k: Kernel, shared: bool) -> tuple[str, int] | None:
+    """(axis, size of a block) of a kernel whose last axis is a column axis (see `order_rows`); else None. shared: its rows share
+    what is computed of a column."""
     if not k.axes or not any(p.axes for p in k.nests) or flexible(k) or column_axis(k) != k.axes[-1].name:
         return None
-    if len(k.nests) == 1 and not k.nests[0].reduces:
+    if len(k.nests) == 1 and not k.nests[0].reduces and not shared:
         return None
     size = k.axes[-1].size
     return k.axes[-1].name, min(COLUMNS, size) if isinstance(size, int) else COLUMNS
