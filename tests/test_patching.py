@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import json
 import pickle
+import re
 import sys
 import warnings
 
@@ -17,6 +18,7 @@ import torch
 import bytejit
 from bytejit.__main__ import main
 from bytejit.common import caches
+from bytejit.common.former_backends import DEBUGGING
 from bytejit.kernels import artifacts
 from bytejit.runtime.origins import settings_of
 
@@ -105,6 +107,17 @@ def test_the_mode_lite_is_the_default_one():
     assert settings_of(f).options.mode == "default"
     for mode in torch._inductor.list_mode_options():
         torch.compile(plus, mode=mode)
+
+
+@pytest.mark.parametrize("name", sorted(DEBUGGING))
+def test_backends_that_debug_torchs_compiler_are_ours_of_that_sort(name):
+    assert name in torch._dynamo.list_backends(exclude_tags=None)
+    with pytest.raises(bytejit.exc.BadSetting, match=f"no backend '{name}'(?s:.*)use backend '{DEBUGGING[name]}'"):
+        bytejit.compile(plus, backend=name)
+    caches.clear()
+    with pytest.warns(RuntimeWarning, match=f"'{name}' of torch.compile is '{DEBUGGING[name]}' here"):
+        f = torch.compile(plus, backend=name)
+    assert settings_of(f).backend == DEBUGGING[name] and torch.equal(f(X), plus(X))
 
 
 def test_forms():
@@ -482,12 +495,35 @@ def test_run_of_nothing(folder):
         (("no_such.py",), "no such file: no_such.py"),
         (("-m", "no_such"), "no module named no_such"),
         (("-m", "no_such.part"), "no module named no_such"),
+        (("-m", ""), "no module is named"),
+        (("-m", ".relative"), "no module named .relative"),
+        (("-m", "json"), "no __main__ in the package json"),
+        (("-m", "math"), "math is a module in C"),
         ((str(folder),), f"no __main__.py in {folder}"),
     ):
         done = ran(folder, "-m", "bytejit", "run", *arguments)
         assert done.returncode == 2 and done.stderr == f"bytejit run: {line}\n"
     done = ran(folder, "-m", "bytejit", "run")
     assert done.returncode == 2 and done.stderr.startswith("usage:")
+
+
+def test_run_of_a_package_that_raises_shows_its_lines_only(folder, monkeypatch, capsys):
+    (folder / "raising_package").mkdir()
+    (folder / "raising_package" / "__init__.py").write_text("import no_such_module\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert main(["run", "-m", "raising_package.part"]) == 1
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert said.count("  File ") == 1 and "raising_package/__init__.py" in said
+
+
+def test_a_warning_of_a_command_is_one_line(folder):
+    (folder / "no_folder").write_text("")
+    (folder / "case.py").write_text("def case(): return (lambda x: x + 1), (__import__('torch').ones(3),)\n")
+    done = ran(folder, "-m", "bytejit", "explain", "case.py:case", BYTEJIT_DEBUG="1", BYTEJIT_DEBUG_DIR="no_folder")
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert re.match(r"(case\.py:1: RuntimeWarning: )?bytejit: the debug folder cannot be written", done.stderr)
 
 
 # ---- python -m bytejit -------------------------------------------------------------------------------------------------

@@ -6,8 +6,11 @@ import importlib.util
 import os
 import runpy
 import sys
+import warnings
 from collections.abc import Callable
+from importlib import machinery
 from types import TracebackType
+from typing import TextIO
 
 from . import __version__, verify
 from .commands import COMMANDS
@@ -24,6 +27,14 @@ USAGE = """usage: python -m bytejit COMMAND ARGUMENTS...
 python -m bytejit COMMAND -h says more. --version prints the version."""
 RUN_USAGE = "usage: python -m bytejit run [-m MODULE | SCRIPT.py] ARGUMENTS..."
 
+# files of the frames that import a module
+IMPORTING = (
+    "<frozen importlib.util>",
+    "<frozen importlib>",
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+)
+
 
 def run(arguments: list[str]) -> int:
     """Run a script or module as Python does, with torch.compile replaced by bytejit's. Returns: the exit status.
@@ -38,11 +49,11 @@ def run(arguments: list[str]) -> int:
     if config.replace_torch_compile is None:
         patch_torch_compile()
     sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.abspath(name))
-    if missing := no_module(name) if as_module else no_script(name):
-        print(f"bytejit run: {missing}", file=sys.stderr)
-        return 2
     sys.argv = arguments[as_module:]
     try:
+        if missing := no_module(name) if as_module else no_script(name):
+            print(f"bytejit run: {missing}", file=sys.stderr)
+            return 2
         if as_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
@@ -56,7 +67,7 @@ def run(arguments: list[str]) -> int:
 
 def of_the_program(tb: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames that started the program."""
-    ours = (__file__, runpy.run_path.__code__.co_filename)
+    ours = (__file__, runpy.run_path.__code__.co_filename, importlib.util.__file__, importlib.__file__, *IMPORTING)
     while tb is not None and tb.tb_frame.f_code.co_filename in ours:
         tb = tb.tb_next
     return tb
@@ -72,10 +83,30 @@ def no_script(name: str) -> str:
 def no_module(name: str) -> str:
     """Returns why a module cannot be run; "" if it can."""
     try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:  # of the package that it would be in
+        found = importlib.util.find_spec(name) if name and name[0] != "." else None
+        if found is not None and found.submodule_search_locations is not None:
+            return "" if importlib.util.find_spec(f"{name}.__main__") else f"no __main__ in the package {name}"
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.__main__".startswith(error.name):  # what its package imports
+            raise
         return f"no module named {error.name}"
-    return "" if found is not None else f"no module named {name}"
+    if found is None:
+        return f"no module named {name}" if name else "no module is named"
+    native = found.loader is machinery.BuiltinImporter or isinstance(found.loader, machinery.ExtensionFileLoader)
+    return f"{name} is a module in C" if native else ""
+
+
+def show(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of a command: one line, with the place if that is in the program."""
+    ours = os.path.dirname(filename) == os.path.dirname(__file__)
+    print(message if ours else f"{filename}:{lineno}: {category.__name__}: {message}", file=sys.stderr)
 
 
 def main(arguments: list[str]) -> int:
@@ -93,11 +124,13 @@ def main(arguments: list[str]) -> int:
     if name not in known:
         print(f"bytejit: no command {name!r}: it is one of {', '.join(known)}", file=sys.stderr)
         return 2
+    if name == "run":
+        return run(rest)
     try:
-        return known[name](rest)
+        with warnings.catch_warnings():
+            warnings.showwarning = show
+            return known[name](rest)
     except KeyboardInterrupt:
-        if name == "run":  # the program's own
-            raise
         print(f"bytejit {name}: interrupted", file=sys.stderr)
         return 130
 

@@ -19,6 +19,7 @@ import torch
 from . import api
 from .common import caches, registry, torch_controls, torch_frames
 from .common.errors import backend_name
+from .common.former_backends import DEBUGGING
 from .common.options import config
 from .common.shape_specs import sources_of
 from .runtime import module
@@ -56,8 +57,7 @@ def torch_compile(
     if mode == LITE:
         caches.warn_once("mode lite", "bytejit: the mode 'lite' of torch.compile is the default one here")
         mode = None
-    backend = torch_controls.default_backend() if backend is None else backend
-    backend = "inductor" if backend == "bytejit" else registry.check_backend(backend)
+    backend = _backend(torch_controls.default_backend() if backend is None else backend)
     if not isinstance(backend, str) and (options or mode not in (None, "default")):
         backend, mode, options = with_arguments(backend, mode, options), None, None
     if recompile_limit is not None:
@@ -78,6 +78,18 @@ def torch_compile(
         return model if disable else _compiled(model, functools.partial(compile, **named), isolate_recompiles)
 
     return decorate if model is None else decorate(model)
+
+
+def _backend(backend: str | Callable) -> str | Callable:
+    """What runs the graphs; those by which torch's own compiler is debugged are ours of that sort, with one warning."""
+    if backend == "bytejit":
+        return "inductor"
+    if isinstance(backend, str) and backend in DEBUGGING and backend not in registry.BACKENDS:
+        here = DEBUGGING[backend]
+        if torch_controls.backend_named(backend) is None:
+            caches.warn_once(f"backend {backend}", f"bytejit: the backend {backend!r} of torch.compile is {here!r} here")
+            return here
+    return registry.check_backend(backend)
 
 
 def _check() -> None:

@@ -237,6 +237,43 @@ def test_graph_break():
     assert graphs(f, X)[0] == 2
 
 
+@torch.compiler.disable(reason="it reads a file")
+def disabled_for_a_reason(x):
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "step, reason",
+    [
+        (disabled_for_a_reason, "disabled_for_a_reason is marked torch.compiler.disable: it reads a file"),
+        (
+            lambda x: torch.compiler.disable(plus_two, reason="here")(x),
+            "plus_two is marked torch.compiler.disable: here",
+        ),
+        (lambda x: (torch._dynamo.graph_break("here"), x)[1], "torch._dynamo.graph_break('here')"),
+        (lambda x: (torch._dynamo.graph_break(msg="here"), x)[1], "torch._dynamo.graph_break('here')"),
+        (lambda x: (torch._dynamo.graph_break(), x)[1], "torch._dynamo.graph_break()"),
+    ],
+)
+def test_reasons_that_the_program_gives_are_said(step, reason):
+    with pytest.raises(bytejit.exc.Unsupported) as caught:
+        bytejit.compile(lambda x: step(x + 1) + 1, backend="eager", fullgraph=True)(X)
+    assert str(caught.value).splitlines()[0] == reason
+
+
+def test_suppressed_errors_of_a_backend():
+    def broken(gm, example_inputs):
+        raise LookupError("not this graph")
+
+    with torch._dynamo.config.patch(suppress_errors=True):
+        assert torch.equal(bytejit.compile(lambda x: x + 1, backend=broken)(X), X + 1)
+        assert bytejit.counters["fallbacks"]
+        with pytest.raises(LookupError):
+            bytejit.compile(lambda x: x + 1, backend=broken, options={"raise_on_backend_error": True})(X)
+    with pytest.raises(LookupError):
+        bytejit.compile(lambda x: x + 1, backend=broken)(X)
+
+
 def test_disallow_and_allow_in_graph():
     def f(x):
         return torch.neg(torch.sub(x + 1, 2)) * 3

@@ -40,8 +40,22 @@ FORMER = {
     ),
 }
 
+# torch's own, for finding faults of its compiler -> what runs graphs in the same way here
+DEBUGGING = {
+    "eager_debug": "eager",
+    "eager_noexcept": "eager",
+    "pre_dispatch_eager": "eager",
+    "aot_eager_decomp_partition": "aot_eager",
+    "aot_eager_decomp_partition_crossref": "aot_eager",
+    "aot_eager_decomp_partition_with_mode": "aot_eager",
+    "aot_eager_default_partitioner": "aot_eager",
+}
+
 
 def refusal(name: str) -> str:
-    """The text of the error for a name of the table."""
+    """The text of the error for a name of one of the tables."""
+    if name in DEBUGGING:
+        why = "it is for finding faults of torch's own compiler"
+        return f"bytejit has no backend {name!r}\n  why    {why}\n  do     use backend {DEBUGGING[name]!r}"
     row = FORMER[name]
     return f"bytejit has no backend {name!r}\n  why    {row.was}\n  do     use {row.instead}"

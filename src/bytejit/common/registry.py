@@ -21,7 +21,7 @@ from bytejit.common.quiet_reads import function_of
 from .counters import count as count
 from .counters import counters as counters
 from .errors import BackendFailed, BadSetting, MissingPackage
-from .former_backends import FORMER, refusal
+from .former_backends import DEBUGGING, FORMER, refusal
 from .late_imports import import_module
 from .options import Options
 from .text import unknown
@@ -124,7 +124,7 @@ def check_backend(backend: object) -> str | Callable:
     if isinstance(backend, str):
         if backend not in BACKENDS:
             if (of_torch := torch_controls.backend_named(backend)) is None:
-                if backend in FORMER:
+                if backend in FORMER or backend in DEBUGGING:
                     raise BadSetting(refusal(backend))
                 raise ValueError(unknown("backend", backend, BACKENDS))
             return of_torch
@@ -268,7 +268,7 @@ def kept_out(fn: Callable) -> str:
     if marked("disallow", fn):
         return f"{name} is marked bytejit.disallow_in_graph"
     if torch_controls.disabled(fn):
-        return f"{name} is marked torch.compiler.disable"
+        return torch_controls.disabled_text(name, torch_controls.disabled_for(fn))
     if torch_controls.loaded() and (reason := torch_controls.refused(fn)):
         return reason
     if (

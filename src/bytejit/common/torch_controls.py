@@ -41,11 +41,13 @@ class Name(NamedTuple):
 
 SCRIPTED = "_torchdynamo_inline"  # an attribute of scripted functions
 DISABLED = "_torchdynamo_disable"  # of functions that torch.compiler.disable made
+DISABLED_FOR = "_torchdynamo_disable_msg"  # of these: the reason that the program gave
 
 NAMES = {
     row.name: row
     for row in (
         Name(DISABLED, "function", "torch.compiler.disable made it", "it is compiled"),
+        Name(DISABLED_FOR, "function", "the reason given to torch.compiler.disable", "the reason is not shown"),
         Name(
             "_torchdynamo_wrapper_id",
             "function",
@@ -121,6 +123,16 @@ def disabled(fn: object) -> bool:
         return False
     made = _mark(fn, "_torchdynamo_wrapper_id")
     return (made is None or made == id(function_of(fn))) and not _patched(fn)
+
+
+def disabled_text(name: str, why: object) -> str:
+    """The reason of a break at a disabled function; why: what the program gave torch.compiler.disable as its reason, or None."""
+    return f"{name} is marked torch.compiler.disable" + (f": {why}" if isinstance(why, str) and why else "")
+
+
+def disabled_for(fn: object) -> object:
+    """The reason that the program gave when it disabled a function; None where it gave none."""
+    return _mark(fn, DISABLED_FOR)
 
 
 def _patched(fn: object) -> bool:

@@ -27,8 +27,14 @@ FIELDS = {
 }
 # fields that programs set and that do nothing here -> their default, and what is so instead: said once
 UNHEARD: dict[str, tuple[object, str]] = {
-    "capture_scalar_outputs": (False, "where Python needs a number of a tensor's, the graph breaks"),
-    "capture_dynamic_output_shape_ops": (False, "an operation whose result's size goes by values breaks the graph"),
+    "capture_scalar_outputs": (
+        False,
+        "numbers of tensors are in the graph under fullgraph=True; else the graph breaks where one decides something",
+    ),
+    "capture_dynamic_output_shape_ops": (
+        False,
+        "operations whose results' sizes go by values are in the graph under fullgraph=True, and break it else",
+    ),
     "accumulated_recompile_limit": (256, "recompile_limit holds for each function"),
     "compiled_autograd": (False, "a backward pass is compiled with its forward pass, or in a compiled function that calls it"),
     "reorderable_logging_functions": (set(), "calls of these break the graph"),
@@ -57,6 +63,8 @@ def with_settings(options: Options, own: Mapping[str, object]) -> Options:
         value = setting(name)
         if value is not None and name not in own:
             changes[name] = type(getattr(options, name))(value)
+    if changes.get("suppress_errors") and "raise_on_backend_error" not in own:  # torch's field speaks of backends, too
+        changes["raise_on_backend_error"] = False
     return options.replace(**changes) if changes else options
 
 

@@ -17,7 +17,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
-from bytejit.common.torch_controls import DISABLED, loaded
+from bytejit.common.torch_controls import DISABLED, DISABLED_FOR, disabled_text, loaded
 from bytejit.compat import closures, numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.constants import NotConstant, is_constant, to_python
@@ -105,7 +105,8 @@ class Calls(Component):
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if DISABLED in fn.attrs:  # by the region itself
-            raise Break(f"{fn.qualname} is marked torch.compiler.disable")
+            why = fn.attrs.get(DISABLED_FOR)
+            raise Break(disabled_text(fn.qualname, why and self.t.const(why)))
         if fn.real is not None:
             marked = self.t.marks.call_marked(fn.real, args, kwargs) if any_marked() or loaded() else None
             if marked is not None:

@@ -38,8 +38,11 @@ class Marks(Component):
         if torch_controls.constant(fn):
             return self.call_constant(fn, args, kwargs)
         if reason := torch_controls.refused(fn):
-            if torch_controls.is_graph_break(fn) and special_cases.TORCH.runs(self.t.present_frame.globals):
-                return NONE  # torch's own code (optimizers) disables its own compiler here, not the program
+            if torch_controls.is_graph_break(fn):
+                if special_cases.TORCH.runs(self.t.present_frame.globals):
+                    return NONE  # torch's own code (optimizers) disables its own compiler here, not the program
+                said = [*args, *kwargs.values()]
+                reason = f"{reason[:-2]}({self.t.const(said[0])!r})" if said else reason
             raise Break(reason)
         if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
             return self.t.tensors.call_tensor_op(fn, args, kwargs)
