@@ -45,8 +45,8 @@ def iterator(out: Statements, v: IterVar) -> str:
         return name
     elif v.kind in ("dict", "places"):
         count = len(s["keys"] if v.kind == "dict" else s["rows"])
-        written = id(s["owner"]) in out.t.effects.dirty
-        if v.kind == "dict" and len(s["owner"].items) != count or written and (v.kind == "places" or s["at"] < count):
+        # of a dict from outside that is written it would be made before the writes, and not stand where it stands
+        if v.kind == "dict" and len(s["owner"].items) != count or id(s["owner"]) in out.t.effects.dirty:
             raise CannotReconstruct("an iterator over a dict that the region changed", v.step)
         owner = out.value(s["owner"])
         text = f"iter({owner}.{s['kind']}())"
