@@ -60,6 +60,7 @@ def test_the_original_runs_while_a_cuda_graph_is_recorded_around_it(monkeypatch:
 
 def test_no_memory_to_time_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 90000)
     monkeypatch.setattr(Tuner, "choose", out_of_memory)
     assert GpuTuner(None, 0).choose("product", [], []) is None
     assert list(bytejit.counters["fallbacks"]) == ["a library is not timed: the GPU has no memory left for it"]
