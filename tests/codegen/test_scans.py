@@ -98,3 +98,36 @@ def test_the_greatest_is_the_element_at_its_place(shape: tuple) -> None:
     x = torch.where(torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.5, 0.0, -0.0)
     for dim in range(len(shape)):
         both(lambda x, dim=dim: tuple(t.signbit() for t in (*(x * 1).max(dim), *x.min(dim, keepdim=True))), x)
+
+
+ROWS_OF_EXPONENTS: dict[str, torch.Tensor] = {
+    "plain": torch.randn(5, 200) * 3,
+    "one chunk": torch.randn(3, 64),
+    "one more": torch.randn(3, 65),
+    "one": torch.randn(4, 1),
+    "far apart": torch.randn(6, 150) * 2000,
+    "rising": torch.linspace(-1000, 1000, 300).repeat(2, 1),
+    "falling": torch.linspace(1000, -1000, 300).repeat(2, 1),
+    "near 0 before large ones": torch.cat([torch.full((2, 3), 1e-9), torch.full((2, 100), 60.0)], 1),
+    "nothing": torch.full((2, 130), -INF),
+    "nothing at first": torch.cat([torch.full((2, 70), -INF), torch.randn(2, 70)], 1),
+    "infinite": torch.tensor([0.0, 1, INF, 2, -INF, INF] * 20).repeat(2, 1),
+    "not numbers": torch.tensor([0.0, 1, 2] * 30 + [NAN] + [3.0] * 30).repeat(2, 1),
+    "zeros": torch.tensor([-0.0, 0.0, -700.0] * 30).repeat(2, 1),
+    "empty": torch.randn(0, 70),
+    "steps": torch.randn(4, 400)[:, ::3],
+    "columns": torch.randn(90, 7).t(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ROWS_OF_EXPONENTS)
+def test_sums_of_exponentials_in_chunks(name: str, dtype: torch.dtype) -> None:
+    x = ROWS_OF_EXPONENTS[name].to(dtype)
+    program = lambda x: (x.logcumsumexp(1), (x * 2).logcumsumexp(1) + x)
+    want, got = program(x), bytejit.compile(program, fullgraph=True)(x)
+    for w, g in zip(want, got[: 1 if dtype is torch.bfloat16 else 2]):  # eager rounds between the operations
+        torch.testing.assert_close(g, w, equal_nan=True)
+    exact = x.double().logcumsumexp(1)
+    if dtype is torch.float32 and exact.isfinite().all():
+        assert ((got[0] - exact).abs() <= exact.abs() * 2**-23 + 1e-30).all()

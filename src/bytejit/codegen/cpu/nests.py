@@ -15,8 +15,9 @@ from bytejit.common.dtypes import NARROW, itemsize
 
 from . import half_rows
 from .expressions import IndexText, far_text
-from .lane_loops import LaneLoops, least
+from .lane_loops import least
 from .reductions import NestState, narrow
+from .scan_loops import ScanLoops
 
 ZEROS = 32768  # bytes of the array of zeros in kernels/prelude/base.h
 CHOSEN = frozenset({"f32", "f64", "i32", "i64"})  # the dtypes that `bj::choose` takes
@@ -24,7 +25,7 @@ TILES = 8  # operands of which a tile is turned, at most: each takes up to 8 KB 
 CHUNK = 1024  # elements: the operands of ops that have an `Op.far` are tested for so many at a time; they stay in the L1 cache
 
 
-class NestPrinter(LaneLoops):
+class NestPrinter(ScanLoops):
     """The part of a kernel's printer that knows the loops of one nest."""
 
     table: OpTable
@@ -134,6 +135,9 @@ class NestPrinter(LaneLoops):
         if n.block:
             width = n.block[1]
             self.checked(n, far, lambda any_: self.block_loop(n, axis, width, any_), axis, "0", width)
+            return
+        if self.in_chunks(n, low):
+            self.scan_chunks(n, axis, high)
             return
         halves = self.halves(n, axis)
         if not (far or halves) or n.sched.vector is None:
@@ -328,20 +332,6 @@ class NestPrinter(LaneLoops):
         self.statements(n, depth, far=far)
         for r in n.p.reduces:
             self.step(r, n, lane)
-        self.stores(n)
-
-    def scan_body(self, n: NestState, depth: int, far: bool) -> None:
-        """The statements of a nest with scans: for each scan its operands, then its step; then what reads the running values."""
-        done: set[int] = set()
-        for r in n.p.reduces:
-            for x in n.placed:
-                if x.depth == depth and id(x.expr) not in done and any(common.below(a, (x.expr,)) for a in r.args):
-                    done.add(id(x.expr))
-                    self.statement(n, x.expr, far)
-            self.step(r, n, "0")
-        for x in n.placed:
-            if x.depth == depth and id(x.expr) not in done:
-                self.statement(n, x.expr, far)
         self.stores(n)
 
     def stores(self, n: NestState) -> None:

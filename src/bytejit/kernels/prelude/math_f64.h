@@ -295,5 +295,37 @@ template <class T> BJ T logsum(T a, T b) {
     const T top = maximum<T>(a, b), less = minimum<T>(a, b);
     return a == b && isinf(a) ? a : top + log1p(exp(less - top));
 }
+// The logsum of `sum` and each beginning of a row of at most LOGSUMS numbers, in their place; returns the last one. Of all numbers
+// at once, relative to the largest. One by one where some are much smaller, or not finite, or where a result is so near 0 that no
+// digit of an f32 is right.
+constexpr i64 LOGSUMS = 64;
+static inline __attribute__((noinline, unused)) f64 logsum_row(f64 sum, f64* row, i64 n) {
+    alignas(64) f64 part[LOGSUMS];
+    const f64 none = -(f64)BJ_INF, first = sum;
+    f64 top = sum;
+    for (i64 k = 0; k < n; ++k) top = row[k] > top ? row[k] : top;
+    const f64 least = top - 600.0, near = abs(top) * 1.4901161193847656e-08;
+    i64 wrong = (sum >= least || sum == none) && top - top == 0.0 ? 0 : 1;
+#pragma omp simd reduction(| : wrong)
+    for (i64 k = 0; k < n; ++k) wrong |= row[k] >= least || row[k] == none ? 0 : 1;
+    if (!wrong) {
+#pragma omp simd
+        for (i64 k = 0; k < n; ++k) part[k] = exp(row[k] - top);
+        sum = exp(sum - top);
+        for (i64 k = 0; k < n; ++k) part[k] = sum += part[k];
+#pragma omp simd reduction(| : wrong)
+        for (i64 k = 0; k < n; ++k) {
+            part[k] = top + log(part[k]);
+            wrong |= abs(part[k]) >= near ? 0 : 1;
+        }
+    }
+    if (wrong) {
+        sum = first;
+        for (i64 k = 0; k < n; ++k) part[k] = sum = logsum<f64>(sum, row[k]);
+    }
+#pragma omp simd
+    for (i64 k = 0; k < n; ++k) row[k] = part[k];
+    return part[n - 1];
+}
 
 }  // namespace bj
