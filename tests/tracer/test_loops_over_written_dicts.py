@@ -1,4 +1,4 @@
-"""A break within a loop over a dict that the region has written, at each of its iterations: the iterator stands where it stood."""
+"""A break within a loop over a dict that the region has written, at each iteration: the iterator stands where it stood."""
 
 from __future__ import annotations
 
