@@ -180,6 +180,23 @@ def test_dicts_are_read_as_they_lie() -> None:
         assert read is None or sorted(read) == sorted((id(k), id(v)) for k, v in found.items())
 
 
+def test_samples_of_dicts_are_not_seen_by_the_programs_hooks() -> None:
+    seen: list[str] = []
+    registered = torch.nn.modules.module
+    hooks = [
+        register(lambda module, name, value: seen.append(name))
+        for register in (
+            registered.register_module_parameter_registration_hook,
+            registered.register_module_buffer_registration_hook,
+            registered.register_module_module_registration_hook,
+        )
+    ]
+    layouts.sample_dicts()
+    for hook in hooks:
+        hook.remove()
+    assert not seen
+
+
 def test_a_layout_of_dicts_that_is_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     layouts.dict_values.cache_clear()
     monkeypatch.setattr(layouts, "read_dict", lambda found, place: [(ctypes.c_void_p.from_address(id(found)).value, 0)])

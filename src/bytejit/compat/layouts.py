@@ -84,7 +84,8 @@ def read_dict(found: dict, place: int) -> list[tuple[int, int]] | None:
 
 
 def sample_dicts() -> list[dict]:
-    """Dicts of every kind, size and history. The modules among them draw no random numbers when they are made."""
+    """Dicts of every kind, size and history. The modules among them draw no random numbers when they are made, and register
+    nothing: the program's hooks would see it."""
     one, two, less = _Python(), _Python(), _Python()
     for i in range(9):
         for x in (one, two, less)[: 3 if i < 6 else 2]:
@@ -95,6 +96,8 @@ def sample_dicts() -> list[dict]:
     holes = {k: v for k, v in large.items()}
     for i in range(0, 300, 7):
         del holes[f"k{i}"]
+    module = torch.nn.Module()
+    module._parameters.update(weight=None, bias=None)
     made = [
         {},
         {"a": 1},
@@ -103,9 +106,9 @@ def sample_dicts() -> list[dict]:
         {**large},
         {1: 2, "a": 3},
         collections.OrderedDict(a=1, b=2),
-        torch.nn.BatchNorm1d(2)._parameters,
+        module._parameters,
     ]
-    return [*made, *(x.__dict__ for x in (one, two, less, torch.nn.BatchNorm1d(2), torch.nn.ReLU()))]
+    return [*made, *(x.__dict__ for x in (one, two, less, module, torch.nn.Softplus(), torch.nn.ReLU()))]
 
 
 @functools.cache
