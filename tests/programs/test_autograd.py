@@ -365,3 +365,51 @@ def test_leaf_made_inside(fn, backend):
         grads = [torch.autograd.grad(t.sum(), x, allow_unused=True, retain_graph=True)[0] for t in outs if t.requires_grad]
         seen.append([(t.requires_grad, t.is_leaf, t.tolist()) for t in outs] + [g if g is None else g.tolist() for g in grads])
     assert seen[0] == seen[1]
+
+
+WEIGHT = torch.ones(2, 2, requires_grad=True)
+LAYER = torch.nn.Linear(2, 2)
+
+
+class Fetches(torch.autograd.Function):
+    """Uses a tensor that is no argument."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x @ WEIGHT, torch.is_grad_enabled()
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g @ WEIGHT.t()
+
+
+class Layer(torch.autograd.Function):
+    """Gets its tensors within other objects."""
+
+    @staticmethod
+    def forward(ctx, x, layer, more):
+        return layer(x) + more["bias"]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None, None
+
+
+class Itself(torch.autograd.Function):
+    """Returns its argument."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x, x[0]
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g
+
+
+@case(F(2, 2))
+def test_function_without_gradients(x):
+    """`apply` where no argument needs a gradient: its forward records none, and an argument that it returns is another tensor"""
+    same, row = Itself.apply(x)
+    found = Fetches.apply(x), Layer.apply(x, LAYER, {"bias": WEIGHT})
+    return found, same, same is x, row, [y.requires_grad for y in (found[0][0], found[1], same)], x @ WEIGHT

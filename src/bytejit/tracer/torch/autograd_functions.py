@@ -73,9 +73,23 @@ def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     needs = tuple(isinstance(a, torch.Tensor) and requires_gradients(a) for a in args)
     if torch.is_grad_enabled() and any(needs) and not kwargs:
         return with_backward(cls, needs, args)
-    if torch.is_grad_enabled() and kwargs:
+    if not torch.is_grad_enabled():
+        return without_backward(cls, Context(needs), args, kwargs)
+    if kwargs:
         return with_keywords(cls)
-    return run_forward(cls, Context(needs), args, kwargs)
+    with torch.no_grad():  # its forward may use other tensors than the arguments
+        return without_backward(cls, Context(needs), args, kwargs)
+
+
+def without_backward(cls: Any, ctx: Any, args: Any, kwargs: Any) -> Any:
+    """What `apply` makes of the forward's results: an argument that is returned is another tensor, a view of it."""
+
+    def apart(x: Any) -> Any:
+        given = isinstance(x, torch.Tensor) and any([x is a for a in args]) and not any([x is d for d in ctx.dirty_tensors])
+        return x.view_as(x) if given else x
+
+    found = run_forward(cls, ctx, args, kwargs)
+    return tuple([apart(x) for x in found]) if type(found) is tuple else apart(found)
 
 
 def run_forward(cls: Any, ctx: Any, args: Any, kwargs: Any) -> Any:
