@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -122,6 +123,15 @@ def test_each_break_says_what_to_do(f: Callable) -> None:
     assert f is raises or any(WORDS[f] in b.do for b in found.break_reasons)
 
 
+def test_a_break_of_code_that_stands_for_a_function_is_not_the_program_s() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        logging.getLogger("a logger that nobody has made").disabled
+        return x + 1
+
+    (found,) = bytejit.explain(f, X).break_reasons
+    assert found.reason == "a logger that does not exist yet" and found.do.startswith("make loggers")
+
+
 def test_a_whole_graph_says_it_as_well() -> None:
     with pytest.raises(bytejit.exc.Unsupported) as e:
         bytejit.compile(shows, fullgraph=True)(X)
@@ -160,7 +170,7 @@ def test_classes_of_reasons(reason: str) -> None:
 
 def reasons() -> list[str]:
     """The reasons that stand in the source, with a word for each part that is filled in."""
-    found = re.findall(r'Break\(\s*f?"([^"]*)"', "".join(p.read_text() for p in SRC.rglob("*.py")))
+    found = re.findall(r'(?:Break|graph_break)\(\s*f?"([^"]*)"', "".join(p.read_text() for p in SRC.rglob("*.py")))
     return [re.sub(r"\{[^{}]*\}", "name", reason) for reason in found]
 
 

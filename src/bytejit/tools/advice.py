@@ -189,6 +189,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
         "read what is needed of it before the compiled function, and pass that in",
     ),
     (r".*__torch_(dispatch|function)__|a tensor of the subclass", "pass plain tensors in, and wrap the results outside"),
+    (r"a logger", "make loggers where the module begins: log = logging.getLogger(__name__)"),
     (r".*hook", "register hooks before the compiled function"),
     (r"(a|an abstract) (meta)?class\b", "make and change classes outside of the compiled function"),
     (r"(setting|deleting|reading)", OUTSIDE),

@@ -345,4 +345,6 @@ def is_compiling(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(registry.graph_break)
 def graph_break(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> NoReturn:
     said = t.const([*args, *kwargs.values()][0]) if args or kwargs else ""
+    if special_cases.BYTEJIT.runs(t.present_frame.globals):  # of code that stands for a function of torch's or Python's
+        raise Break(said)
     raise Break(f"bytejit.graph_break({said!r})" if said else "bytejit.graph_break()")
