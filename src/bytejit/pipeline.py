@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.graph_modules import copy_of
 from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.text import identifier
 from bytejit.common.where import Where, with_source
@@ -291,6 +292,10 @@ def run_backend(
     registry.count("graphs", name)
     events = () if own and isinstance(backend, types.FunctionType) else profiler_ranges.without(graph)
     run: Callable[..., Any] = operator.call if own else interrupts.interruptible
+    compared = options.verify_correctness or options.check
+    as_traced = (
+        copy_of(graph) if compared or not (own or options.raise_on_backend_error) else graph
+    )  # a backend may change its own
     try:
         made = run(backend, graph, found.examples) if found.ops else graph.forward
     except Exception as e:
@@ -299,18 +304,18 @@ def run_backend(
             raise
         if not options.raise_on_backend_error:
             registry.count("fallbacks", f"backend {name} raised {type(error).__name__} in {function.where.function}")
-            return graph.forward, found.written
+            return as_traced.forward, found.written
         raise UserError(note_place(error, logs.backend_place(function.settings.backend), where)) from None
     if not callable(made):
         raise UserError(BackendFailed(name, f"returned {type(made).__name__}, not a callable", where))
     if found.ops:
         try:
             if options.verify_correctness:
-                run(verify, graph.forward, made, found.examples, name, where)
+                run(verify, as_traced.forward, made, found.examples, name, where)
             if options.check:
                 from bytejit.tools.accuracy import check_region
 
-                run(check_region, graph, made, backend, found.examples, name, where)
+                run(check_region, as_traced, made, backend, found.examples, name, where)
         except IncorrectResult as e:
             raise UserError(e) from None
     if inspection.timed() and found.ops:

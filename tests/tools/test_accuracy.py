@@ -92,6 +92,33 @@ def test_a_fault_of_a_whole_graph_is_named_where_the_graph_is_cut() -> None:
         bytejit.compile(f, backend=wrong_where("exp"), options={"check": True})(torch.randn(4))
 
 
+def changes_its_graph(gm: torch.fx.GraphModule, inputs: list):
+    for n in gm.graph.find_nodes(op="call_function", target=torch.sigmoid):
+        n.target = torch.tanh
+    gm.recompile()
+    return gm.forward
+
+
+def changes_its_graph_and_raises(gm: torch.fx.GraphModule, inputs: list):
+    changes_its_graph(gm, inputs)
+    raise LookupError("not this graph")
+
+
+def test_a_backend_that_changes_its_graph_is_compared_with_the_graph_as_it_was() -> None:
+    x = torch.randn(4, 4)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x + 1) * 2
+
+    with pytest.raises(bytejit.exc.IncorrectResult) as found:
+        bytejit.compile(f, backend=changes_its_graph, options={"check": True})(x)
+    assert "first  sigmoid at" in str(found.value)
+    with pytest.raises(bytejit.exc.IncorrectResult):
+        bytejit.compile(f, backend=changes_its_graph, options={"verify_correctness": True})(x)
+    c = bytejit.compile(f, backend=changes_its_graph_and_raises, options={"raise_on_backend_error": False})
+    assert torch.equal(c(x), f(x)) and bytejit.counters["fallbacks"]
+
+
 def test_difference() -> None:
     one = torch.ones(3)
     nan = torch.tensor([1.0, float("nan"), float("inf")])

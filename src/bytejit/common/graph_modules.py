@@ -26,6 +26,15 @@ def module_of(graph: fx.Graph, root: torch.nn.Module | None = None) -> fx.GraphM
     return made
 
 
+def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph over the same modules and attributes, in nodes of its own."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    made = module_of(graph, gm)
+    made.meta.update(gm.meta)
+    return made
+
+
 def keep_signs(graph: fx.Graph) -> None:
     """Powers of negative numbers become calls of pow(): torch.fx prints `-1 ** x` for (-1) ** x, and that is -(1 ** x)."""
     for n in graph.find_nodes(op="call_function", target=operator.pow):

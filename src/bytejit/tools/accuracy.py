@@ -13,7 +13,7 @@ import torch
 from bytejit.common.dtypes import NARROW_DTYPES
 from bytejit.common.errors import IncorrectResult
 from bytejit.common.graph_info import INFO, info_of
-from bytejit.common.graph_modules import module_of
+from bytejit.common.graph_modules import copy_of, module_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.where import Where, with_source
 from bytejit.runtime.verification import TOLERANCE
@@ -88,7 +88,7 @@ def first_off(gm: torch.fx.GraphModule, backend: Backend, inputs: Sequence) -> C
     def off_in(some: list[torch.fx.Node]) -> Culprit | None:
         part = returning(gm, some)
         try:
-            found = differences(part, backend(part, list(inputs)), inputs)
+            found = differences(part, backend(copy_of(part), list(inputs)), inputs)
         except Exception:  # a part that cannot be compiled or run says nothing
             return None
         return next((Culprit(n, d) for n, d in zip(some, found) if d is not None), None)
