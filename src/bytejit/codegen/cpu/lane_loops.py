@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from bytejit.codegen.cpu.accumulation import CHAIN
+from bytejit.codegen.cpu.accumulation import CHAIN, accumulator
 from bytejit.codegen.loops.ir import Buffer
 from bytejit.codegen.loops.simplify import may_raise
 from bytejit.common.dtypes import itemsize
@@ -90,6 +90,8 @@ class LaneLoops(Reductions):
         """Whether each load and store of the innermost loop can have a mask, and nothing raises in a lane without an element."""
         inner = [x.expr for x in n.placed if x.depth == len(n.names)]
         own = [e.dtype for e in inner if e.kind == "load"] + [self.buffers[s.buffer].dtype for s in n.p.stores]
+        if self.sizes[n.names[-1]] < 2 * n.sched.lanes:  # of one vector and a few bytes the bytes are faster one by one
+            own += [accumulator(r, n.sums) for r in n.p.reduces]
         narrow = n.sched.lanes < WIDE and any(itemsize(dtype) < 4 for dtype in own)
         tabled = n.tabled.places or any(id(e) in n.tabled.parts for e in inner)
         plain = all(s.mode == "set" and s.mask is None for s in n.p.stores)
