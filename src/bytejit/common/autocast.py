@@ -19,6 +19,11 @@ def autocast_now() -> tuple[Callable, ...]:
     )
 
 
+def casts(device: str) -> bool:
+    """Whether autocast is on for a type of devices; False for "meta", which torch refuses to tell."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def autocast_state() -> tuple:
     """Returns for each device the dtype that operations are cast to; None where autocast is off."""
     return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
@@ -49,7 +54,7 @@ def _resizing() -> frozenset:
 def _resizes_in_float32(x: torch.Tensor) -> bool:
     device = x.device.type
     return (
-        torch.is_autocast_enabled(device)
+        casts(device)
         and x.is_floating_point()
         and x.dtype != torch.float64
         and torch._C._dispatch_has_kernel_for_dispatch_key("aten::upsample_nearest2d", f"Autocast{device.upper()}")

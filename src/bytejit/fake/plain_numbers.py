@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.autocast import cast_resized
+from bytejit.common.autocast import cast_resized, casts
 from bytejit.common.spec import wrap_dim
 from bytejit.shapes.symbols import any_symbolic, is_symbolic, same
 
@@ -132,7 +132,7 @@ def _spans_all(x: torch.Tensor, dims: int, kernel: Any, padding: Any) -> bool:
     each, around = _row(kernel, dims), _row(padding, dims)
     if (
         not any_symbolic(each)
-        or torch.is_autocast_enabled(x.device.type)
+        or casts(x.device.type)
         or not x.is_floating_point()
         or x.dim() not in (dims + 1, dims + 2)
         or any(is_symbolic(p) or p != 0 for p in around)
@@ -148,7 +148,7 @@ def _windows(x: torch.Tensor, numbers: Sequence[list], fill: float = 0.0) -> tor
     dims = len(kernel)
     if x.dim() not in (dims + 1, dims + 2) or any(len(row) != dims for row in numbers):
         return None
-    if torch.is_autocast_enabled(x.device.type):  # it casts for some of what stands for windows here
+    if casts(x.device.type):  # it casts for some of what stands for windows here
         return None
     if any(n < 1 for n in (*kernel, *stride, *dilation)) or any(p < 0 for p in padding):
         return None

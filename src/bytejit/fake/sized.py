@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.autocast import casts
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.rules.core import device_given, new
 from bytejit.fake.rules.recurrent import by_steps
@@ -168,7 +169,7 @@ def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> torch.Tensor 
 
 @sized(aten.affine_grid_generator.default, torch.affine_grid_generator)
 def _affine_grid(theta: Any, size: Any, align_corners: bool) -> torch.Tensor | None:
-    if len(size) != 4 or theta.requires_grad or torch.is_autocast_enabled(theta.m.device.type):
+    if len(size) != 4 or theta.requires_grad or casts(theta.m.device.type):
         return None
     return make(new((size[0], size[2], size[3], 2), None, theta.m.dtype, theta.m.device))
 

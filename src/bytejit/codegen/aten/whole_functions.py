@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from bytejit.common import attention_choice
+from bytejit.common.autocast import casts
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of
@@ -52,7 +54,7 @@ def whole(rec: GraphWriter, function: Callable, op: Any, args: tuple, kwargs: di
             break
         given += (named.pop(name),)
     device = next(x.m.device.type for x in given if isinstance(x, Fake))
-    if torch.is_autocast_enabled(device):
+    if casts(device):
         dtype = torch.get_autocast_dtype(device)
         given = tuple(_cast(x, dtype) for x in given)
         named = {k: _cast(v, dtype) for k, v in named.items()}
@@ -111,7 +113,8 @@ def _expected(function: Callable, given: tuple, named: dict, device: str) -> Spe
     def plain(x: object) -> object:
         return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x
 
-    with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), torch.autocast(device, enabled=False):
+    off = torch.autocast(device, enabled=False) if casts(device) else nullcontext()
+    with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), off:
         return spec_of(function(*map(plain, given), **{k: plain(v) for k, v in named.items()}))
 
 
