@@ -1,4 +1,4 @@
-"""max_pool1d of each dtype: eager's result, or eager's error."""
+"""Dtypes and devices that torch refuses: eager's result, or eager's error and what was done before it."""
 
 from __future__ import annotations
 
@@ -34,3 +34,53 @@ def outcome(f: Callable, x: torch.Tensor) -> str:
 def test_each_dtype(call: str, dtype: torch.dtype) -> None:
     x = (torch.arange(32).reshape(1, 4, 8) % 11).to(dtype)
     assert outcome(bytejit.compile(CALLS[call]), x) == outcome(CALLS[call], x)
+
+
+class Counted(torch.nn.Module):
+    """Writes a buffer before the operation that torch refuses."""
+
+    def __init__(self, call: Callable) -> None:
+        super().__init__()
+        self.call = call
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.call(x, torch.ones(3, 2, dtype=torch.double))
+
+
+PRODUCTS: dict[str, Callable] = {
+    "product": lambda x, w: x @ w.t(),
+    "with a vector": lambda x, w: x @ w[0],
+    "added": lambda x, w: torch.addmm(x[:, :1], x, w.t()),
+    "linear": F.linear,
+    "its result is unused": lambda x, w: (F.linear(x, w), x)[1],
+    "convolution": lambda x, w: F.conv1d(x[None], w[None, :2]),
+    "cell": lambda x, w: torch.gru_cell(x, x[:, :1], w, w[:, :1]),
+    "bools": lambda x, w: (x > 0) @ (w.t() > 0),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("call", PRODUCTS)
+def test_nothing_is_written_twice(call: str, backend: str) -> None:
+    """A product that torch refuses when it runs: what the program wrote before is written once"""
+    module = Counted(PRODUCTS[call])
+    compiled = bytejit.compile(module, backend=backend)
+    for n in range(1, 4):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            compiled(torch.ones(2, 2))
+        assert module.calls.item() == n
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_meta_tensors(backend: str) -> None:
+    """Torch does not tell whether autocast is on for them"""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple:
+        y = F.linear(x, w)
+        return y, F.scaled_dot_product_attention(y, y, y), F.interpolate(y, scale_factor=2.0), F.avg_pool1d(y, y.shape[-1])
+
+    given = torch.empty(1, 2, 3, device="meta"), torch.empty(4, 3, device="meta")
+    for want, got in zip(f(*given), bytejit.compile(f, backend=backend, dynamic=True)(*given)):
+        assert got.shape == want.shape and got.device == want.device and got.dtype == want.dtype

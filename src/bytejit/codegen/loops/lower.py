@@ -15,7 +15,7 @@ import torch
 
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import LibraryIsBetter, Lowering, NoRule
-from bytejit.codegen.ops.calls import of_other_dtype, row_of, stays
+from bytejit.codegen.ops.calls import of_other_dtype, of_unlike_dtypes, row_of, stays
 from bytejit.codegen.ops.table import Op
 from bytejit.codegen.ops.writes import written
 from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype
@@ -126,7 +126,8 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
             del ctx.steps[mark:]  # the pass drop_dead removes the buffers that nothing writes now
     if target == ATTENTION and ctx.home != "cpu":
         args, kwargs = _with_dense_mask(ctx, args, kwargs)
-    return ctx.extern(target, args, kwargs, row, library)
+    refused = row is not None and of_unlike_dtypes(row, node)  # then nothing is written before
+    return ctx.extern(target, args, kwargs, row, library and not refused)
 
 
 def _is_empty(spec: Any) -> bool:

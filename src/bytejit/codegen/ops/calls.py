@@ -12,6 +12,9 @@ from bytejit.common.spec import Spec
 
 from .table import Op, table
 
+# what torch computes in one dtype of numbers only; its meta kernels take others
+PRODUCTS = frozenset("mm addmm bmm baddbmm mv dot linear convolution".split())
+
 
 def is_view(func: Any) -> bool:
     """Whether an op's result shares its argument's storage, by its schema."""
@@ -54,7 +57,7 @@ def stays(node: torch.fx.Node) -> bool:
         return True
     row = row_of(node)
     if row is not None:
-        return bool(row.raises or row.refuses) or of_other_dtype(row, node)
+        return bool(row.raises or row.refuses) or of_other_dtype(row, node) or of_unlike_dtypes(row, node)
     if not isinstance(node.target, torch._ops.OpOverload) or is_view(node.target):
         return False
     return any("Tensor" in str(made.type) for made in node.target._schema.returns)
@@ -68,6 +71,13 @@ def of_other_dtype(row: Op, node: torch.fx.Node) -> bool:
     specs = of.meta["spec"] if isinstance(of, torch.fx.Node) else None
     spec = specs[0] if isinstance(specs, tuple) and specs else specs
     return isinstance(spec, Spec) and acc_dtype(SHORT.get(spec.dtype, "")) not in row.dtypes
+
+
+def of_unlike_dtypes(row: Op, node: torch.fx.Node) -> bool:
+    """Whether a call is a product or a convolution of bools, or of operands of several dtypes: torch refuses it when it runs."""
+    specs = [n.meta.get("spec") for n in node.all_input_nodes] if row.name in PRODUCTS else []
+    dtypes = {spec.dtype for spec in specs if isinstance(spec, Spec)}
+    return len(dtypes) > 1 or torch.bool in dtypes
 
 
 def acts(node: torch.fx.Node) -> bool:
