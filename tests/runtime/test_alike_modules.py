@@ -88,6 +88,15 @@ def test_equal_blocks_are_compiled_once(way: Callable) -> None:
     assert not bytejit.counters["recompiles"]
 
 
+def test_equal_blocks_that_get_an_attribute_as_soon_as_they_are_compiled(way: Callable) -> None:
+    """As Lightning does, which keeps with each module what it was compiled with."""
+    blocks, made = [Block() for _ in range(12)], []
+    for i, b in enumerate(blocks):
+        made.append(way(b))
+        made[-1].compiled_with = {"backend": "eager", "number": i}
+    assert check(blocks, made) == 1 and not bytejit.counters["recompiles"]
+
+
 def tied(b: Block) -> None:
     b.norm.bias = b.lin.bias
 

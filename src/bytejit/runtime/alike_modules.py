@@ -27,18 +27,20 @@ PLAIN = frozenset((*PLAIN_TYPES, torch.dtype, torch.device, torch.Size))
 
 
 class _Group:
-    """Modules of one class that share `made`, which is held weakly. Their likeness is told when a second module comes."""
+    """Modules of one class that share `made`, which is held weakly. Their likeness is told when a second module comes, by the
+    attributes that the first had when it was noted: the program may give it more once it is compiled."""
 
-    __slots__ = ("made", "first", "parts")
+    __slots__ = ("made", "first", "names", "parts")
 
     def __init__(self, made: Any, m: torch.nn.Module) -> None:
         self.made, self.first = weakref.ref(made), weakref.ref(m)
+        self.names = frozenset(object.__getattribute__(m, "__dict__"))
         self.parts: tuple | None = None
 
     def takes(self, parts: tuple) -> bool:
         """Whether a module with these parts is like the first."""
         if self.parts is None and (first := self.first()) is not None:
-            self.parts = parts_of(first)
+            self.parts = parts_of(first, self.names)
         return bool(parts) and self.parts == parts
 
 
@@ -64,11 +66,11 @@ class Groups:
             self.of.set(cls, [*living, _Group(made, m)])
 
 
-def parts_of(m: torch.nn.Module) -> tuple:
-    """All that is compared of a module. Empty for one with too many parts. Holds no object of the program's: other objects than
-    plain values are compared by their addresses."""
+def parts_of(m: torch.nn.Module, names: frozenset[str] | None = None) -> tuple:
+    """All that is compared of a module; names: of its attributes, these only. Empty for one with too many parts. Holds no
+    object of the program's: other objects than plain values are compared by their addresses."""
     reader = _Reader()
-    reader.module(m, top=True)
+    reader.top(m, names)
     return tuple(reader.parts) if len(reader.parts) <= MOST_PARTS else ()
 
 
@@ -121,12 +123,23 @@ class _Reader:
             for item in kind.__iter__(value):  # type: ignore[attr-defined]
                 self.value(item)
 
-    def module(self, m: torch.nn.Module, top: bool = False) -> None:
-        """The parts of a module, those of its submodules included. top: its class is known to be the same."""
+    def top(self, m: torch.nn.Module, names: frozenset[str] | None) -> None:
+        """The parts of the module that is compared, whose class is known to be the same."""
         self.note(m)
-        self.parts.append(None if top else id(type(m)))
+        self.attributes(m, names)
+
+    def module(self, m: torch.nn.Module) -> None:
+        """The parts of a module, those of its submodules included."""
+        self.note(m)
+        self.parts.append(id(type(m)))
+        self.attributes(m)
+
+    def attributes(self, m: torch.nn.Module, names: frozenset[str] | None = None) -> None:
+        """The parts of a module's attributes, or of those that are named."""
         for name, value in object.__getattribute__(m, "__dict__").items():
-            if name not in NOT_COMPARED and not _is_compiled_method(value, m):
+            if name in NOT_COMPARED or names is not None and name not in names:
+                continue
+            if not _is_compiled_method(value, m):
                 self.parts.append(name)
                 self.value(value)
 
