@@ -43,7 +43,7 @@ class Stats:
         """Names and numbers of the ops that run through torch because they have no row."""
         found: dict[str, int] = {}
         for target, reason in self.externs:
-            if reason != "library":
+            if reason == "no row":
                 found[target] = found.get(target, 0) + 1
         return found
 

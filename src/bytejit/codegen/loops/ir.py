@@ -225,7 +225,8 @@ class Extern:
 
     outs: the buffers that receive the results in order (None: result unused). into: the outs are planned memory
     (their kind is not `extern`) and the op's out= form writes them; else the call's own results become the buffers.
-    reason: "library" (a library is faster than a kernel of ours) or "no row".
+    reason: "library" (a library is faster than a kernel of ours), "library, may fail" (for values or dtypes of its operands: no
+    input is written before) or "no row".
     """
 
     name: str

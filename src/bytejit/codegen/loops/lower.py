@@ -126,8 +126,9 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
             del ctx.steps[mark:]  # the pass drop_dead removes the buffers that nothing writes now
     if target == ATTENTION and ctx.home != "cpu":
         args, kwargs = _with_dense_mask(ctx, args, kwargs)
-    refused = row is not None and of_unlike_dtypes(row, node)  # then nothing is written before
-    return ctx.extern(target, args, kwargs, row, library and not refused)
+    fails = row is not None and (row.refuses or of_unlike_dtypes(row, node))
+    why = "no row" if not library else "library, may fail" if fails else "library"
+    return ctx.extern(target, args, kwargs, row, why)
 
 
 def _is_empty(spec: Any) -> bool:

@@ -284,9 +284,8 @@ class Lowering:
         return self.pointwise(v.shape, v.dtype, lambda c: self.load(v, c), stride)
 
     # ---- extern calls -----------------------------------------------------------------------------------------------
-    def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None, library: bool) -> Any:
-        """A call of the op through torch; returns its results as values. library: whether a library was preferred to a kernel of
-        ours; else the op has no row for this use."""
+    def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None, reason: str) -> Any:
+        """A call of the op through torch; returns its results as values. reason: as in `Extern`."""
 
         def arg(a: Any) -> Any:
             if isinstance(a, Value):
@@ -315,7 +314,7 @@ class Lowering:
                 tuple((k, arg(v)) for k, v in kwargs.items()),
                 outs,
                 into,
-                "library" if library else "no row",
+                reason,
                 self.where,
             )
         )
