@@ -207,6 +207,19 @@ def test_one_line_and_a_status_where_something_is_wrong(code: Path, arguments: s
     assert sorted(p for p in code.parent.iterdir() if p.name != "__pycache__") == before
 
 
+def test_the_cause_of_what_is_raised_is_said(tmp_path: Path) -> None:
+    """A library that another one does not fit says only that it cannot be imported."""
+    file = tmp_path / "caused.py"
+    file.write_text(
+        "try:\n    raise RuntimeError('no such operator')\n"
+        "except RuntimeError as e:\n    raise ModuleNotFoundError('no Model') from e\n"
+    )
+    with pytest.raises(CannotLoad) as caught:
+        load(f"{file}:case")
+    said = "raised ModuleNotFoundError: no Model, because of RuntimeError: no such operator at "
+    assert said in str(caught.value) and str(caught.value).endswith("caused.py:4")
+
+
 def test_a_model_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the first library that has it; what cannot be imported is named."""
 

@@ -55,7 +55,11 @@ def raised(what: str, e: BaseException) -> CannotLoad:
     own = [f for f in frames if "site-packages" not in f.filename and "runpy" not in f.filename] or frames
     at = f" at {short_path(own[-1].filename)}:{own[-1].lineno}" if own else ""
     said = f"{type(e).__name__}: {first_line(e)}" if str(e).strip() else type(e).__name__
-    return CannotLoad(f"{what} raised {said}{at}", 1)
+    cause = e
+    while cause.__cause__ is not None:  # the first one says what is wrong, as of a package that does not fit another
+        cause = cause.__cause__
+    because = "" if cause is e else f", because of {type(cause).__name__}: {first_line(cause)}"
+    return CannotLoad(f"{what} raised {said}{because}{at}", 1)
 
 
 def load(spec: str, device: str = "cpu") -> Case:
