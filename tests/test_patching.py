@@ -497,7 +497,7 @@ def test_run_of_nothing(folder):
         (("-m", "no_such.part"), "no module named no_such"),
         (("-m", ""), "no module is named"),
         (("-m", ".relative"), "no module named .relative"),
-        (("-m", "json"), "no __main__ in the package json"),
+        (("-m", "email"), "no __main__ in the package email"),
         (("-m", "math"), "math is a module in C"),
         ((str(folder),), f"no __main__.py in {folder}"),
     ):
