@@ -77,8 +77,11 @@ def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return without_backward(cls, Context(needs), args, kwargs)
     if kwargs:
         return with_keywords(cls)
-    with torch.no_grad():  # its forward may use other tensors than the arguments
+    torch._C._set_grad_enabled(False)  # its forward may use other tensors than the arguments
+    try:
         return without_backward(cls, Context(needs), args, kwargs)
+    finally:
+        torch._C._set_grad_enabled(True)
 
 
 def without_backward(cls: Any, ctx: Any, args: Any, kwargs: Any) -> Any:
