@@ -172,7 +172,7 @@ def _dynamic_at(function: CompiledFunction, state: SiteState, options: Options) 
     guarded = frozenset(g.source for e in state.entries for g in e.guards if g.kind == "TENSOR")
     changed = dict(function.recompiles.changed.get(state.point.id, {}))
     unlike = frozenset() if function.settings.nopython else _unlike_at(function, state.point.id)
-    named = NamedSources(options.dynamic_sources, function.named.parameters)
+    named = NamedSources(options.dynamic_sources, function.named.reworded)
     return Dynamic(function.dynamic() is True, changed, guarded=guarded, unlike=unlike, named=named)
 
 
@@ -292,10 +292,8 @@ def run_backend(
     registry.count("graphs", name)
     events = () if own and isinstance(backend, types.FunctionType) else profiler_ranges.without(graph)
     run: Callable[..., Any] = operator.call if own else interrupts.interruptible
-    compared = options.verify_correctness or options.check
-    as_traced = (
-        copy_of(graph) if compared or not (own or options.raise_on_backend_error) else graph
-    )  # a backend may change its own
+    kept = options.verify_correctness or options.check or not (own or options.raise_on_backend_error)
+    as_traced = copy_of(graph) if kept else graph  # a backend may change its own
     try:
         made = run(backend, graph, found.examples) if found.ops else graph.forward
     except Exception as e:

@@ -17,10 +17,11 @@ from bytejit.codegen.loops.kernel_axes import best_axis, transposed
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import axes_at, known, may_raise, own_cost, points
 
+from .ranges import TURNED
+
 LEAST_ROWS = 3  # rows: fewer do not pay
 LEAST_COLUMNS = 64  # columns
 LEAST_COST = 16  # additions of what the rows share, at each column
-TURNED = 8  # elements along both axes of a transposition, at least
 
 
 def around_columns(k: Kernel) -> Kernel | None:

@@ -11,23 +11,23 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections.abc import Callable
 
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.guards.sources import Global, Local, Source
 
 CONFIG = "torch.compiler.config"
 FIELDS = ("dynamic_sources", "unbacked_sources")
+IDENTIFIER = re.compile(r"\w+")
 IN_DICT = re.compile(r"\.__dict__\['(\w+)'\]")  # of an object's attributes
-# the arguments of nn.Module's code, through which calls of a module go
-POSITIONAL, BY_NAME = re.compile(r"L\['args'\]\[(\d+)\]"), re.compile(r"L\['kwargs'\]\[('\w+')\]")
 
 
 @light_dataclass(frozen=True)
 class NamedSources:
-    """What is named. option: entries; parameters: of a module's forward, where the code has them as `args`."""
+    """What is named. option: entries; reworded: the text of a value with the names that a module's forward has."""
 
     option: tuple[str, ...] = ()
-    parameters: tuple[str, ...] = ()
+    reworded: Callable[[str], str] = str
 
     def dims(self, source: Source, rank: int) -> frozenset[int]:
         """The dimensions of a tensor with so many that are said to change."""
@@ -45,20 +45,19 @@ class NamedSources:
         entries += [e for field in FIELDS for e in _entries(getattr(config, field, ""))]
         if not entries or (name := _name(source)) is None:
             return set()
-        names = {name, self._by_parameter(name)}
+        names = {name, self._by_parameter(source) or name}
         return {
             dim
             for text, pattern, dim in entries
             if text in names or pattern is not None and any(pattern.match(name) for name in names)
         }
 
-    def _by_parameter(self, name: str) -> str:
-        """The name of what is below an argument of a module's forward, as the forward calls it."""
-        if not self.parameters:
-            return name
-        if (found := POSITIONAL.match(name)) and int(found[1]) < len(self.parameters):
-            return f"L[{self.parameters[int(found[1])]!r}]{name[found.end() :]}"
-        return BY_NAME.sub(r"L[\1]", name, count=1)
+    def _by_parameter(self, source: Source) -> str:
+        """Torch's name of what is below an argument of a module's forward, as the forward calls it; "" of all else."""
+        text = source.name()
+        if (new := self.reworded(text)) == text or (first := IDENTIFIER.match(new)) is None:
+            return ""
+        return f"L[{first[0]!r}]" + IN_DICT.sub(r".\1", new[first.end() :])
 
 
 def _entries(text: str) -> list[tuple[str, re.Pattern[str] | None, int | None]]:
