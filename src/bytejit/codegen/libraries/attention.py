@@ -114,8 +114,8 @@ def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
     def decide(found: AttentionNodes) -> Any:
         if not worth_timing(found.work, at_hints(spec_of(found.q)).shape[2]):
             return None
-        row = next(r for r in rows if r.name == _time(found, rows, tune))
-        return None if row is rows[0] else row
+        name = _time(found, rows, tune)  # once: what is not sure yet is timed again by each question
+        return next((r for r in rows[1:] if r.name == name), None)
 
     def apply(found: AttentionNodes, row: Any) -> None:
         target, args = row.build(
