@@ -43,6 +43,7 @@ class Recompiles:
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
         self.changed: dict[int, dict[Any, int]] = {}
         self.unlike: dict[int, set[Any]] = {}  # point id -> sources of what differs in each call: no guard is to have a value
+        self.anew = False  # whether a site stopped compiling because a class is made anew in each call
         self.spent: dict[int, set[Any]] = {}  # point id of a site that reached the limit -> what differed from all its entries
 
     def clear(self) -> None:
@@ -52,6 +53,7 @@ class Recompiles:
         self.changed.clear()
         self.unlike.clear()
         self.spent.clear()
+        self.anew = False
 
     def gave_up_on(self, modules: tuple) -> bool:
         """Whether the code is no longer compiled for calls on these modules."""
@@ -93,7 +95,8 @@ class Recompiles:
             return False
         if not modules and alike and all(e.fails_by_class(args) for e in alike):
             state.counts = True
-            if state.in_vain + sum(bool(e.of_one_call) for e in alike) >= LEAST_ENTRIES - 1:
+            if self.anew or state.in_vain + sum(bool(e.of_one_call) for e in alike) >= LEAST_ENTRIES - 1:
+                self.anew = True
                 state.freeze()
                 self._too_many(state, state.died + len(alike))
                 return False

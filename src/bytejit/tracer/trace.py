@@ -338,8 +338,10 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
 
 
 def kinds_left(t: Tracer, replay: SideEffectReplay) -> tuple[ambient_kinds.Kind, ...]:
-    """The kinds of ambient state that the region's graph or exit sets."""
-    return ambient_kinds.SET_BY_EXITS if t.state_first or t.region or t.deferred.filtered or replay.kinds_entered() else ()
+    """The kinds of ambient state that may differ behind the region from before it. What its graph sets and sets back is put
+    back by the entry where that is cut short."""
+    set_anew = any(not replay.as_begun(key, args) for key, args in t.effects.state_set.items())
+    return ambient_kinds.SET_BY_EXITS if set_anew or t.region or t.deferred.filtered or replay.kinds_entered() else ()
 
 
 def effects_of(t: Tracer) -> tuple[str, ...]:

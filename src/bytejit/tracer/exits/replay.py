@@ -115,6 +115,10 @@ class SideEffectReplay(Reconstruction):
         }
         return tuple(kind for kind in ambient_kinds.KINDS if names.get(kind.name))
 
+    def as_begun(self, key: tuple, args: tuple) -> bool:
+        """Whether a setter's state is at the end what it was as the region began, and as its graph ends."""
+        return self.t.state_first[key] == (args, True) and not self.t.inference
+
     def ambient_state(self, inference: list[str]) -> list[str]:
         """Statements that enter the managers, modes and settings in which the region ends."""
         out = [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
@@ -125,8 +129,8 @@ class SideEffectReplay(Reconstruction):
             out.append(f"{self.bind(ambient_kinds.nest)}({self.t.nesting})")
         for key, args in self.t.effects.state_set.items():
             function = key[0]
-            if self.t.state_first[key] == (args, True) and not self.t.inference:
-                continue  # as the region began, and as its graph ends
+            if self.as_begun(key, args):
+                continue
             out.append(
                 f"{self.bind(function)}{args!r}"
                 if all(type(a) in (bool, str) for a in args)
