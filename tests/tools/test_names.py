@@ -9,6 +9,7 @@ import runpy
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -215,6 +216,20 @@ def test_messages_have_the_program_s_words() -> None:
     guards = [g for r in report.regions for g in r.guards]
     assert any(g.startswith("FUNCTION ") and "Net.forward at " in g for g in guards)
     assert not [g for g in guards if re.search(r"\b0x[0-9a-f]{6}", g)]
+
+
+def test_a_numpy_function_is_called_by_its_own_name() -> None:
+    """No name of a graph's node, and no advertisement of torch's."""
+
+    def f(x):
+        found = [np.bincount(x.numpy().argmax(0)), np.unique(x.numpy())]
+        np.histogram(x.numpy())
+        return found
+
+    report = bytejit.explain(bytejit.compile(f, backend="eager"), torch.rand(2, 3))
+    texts = [b.reason for b in report.break_reasons]
+    assert [t.partition(" ")[2].partition(" ")[0] for t in texts[:2]] == ["numpy.bincount", "numpy.unique"]
+    assert texts[2].startswith("numpy.histogram: ") and len(texts[2]) < 200
 
 
 def breaks_of(fn, *args) -> list[str]:

@@ -13,8 +13,8 @@ from bytejit.common import special_cases
 class GraphCall:
     """The target of a node, which calls `run`.
 
-    name: in the graph's text. opaque: why no kernel can compute it, so that the graph runs through torch; "" where it is looked
-    into. parts: the graphs that it runs.
+    name: in the graph's text. said: what messages call it. opaque: why no kernel can compute it, so that the graph runs through
+    torch; "" where it is looked into. parts: the graphs that it runs.
     """
 
     def __init__(
@@ -22,6 +22,7 @@ class GraphCall:
     ) -> None:
         self.run, self.opaque, self.parts = run, opaque, parts
         self.__name__ = self.__qualname__ = name or run.__name__
+        self.said = opaque or self.__name__
         # torch.fx spells what says that it is of torch's modules as an expression, and such a name is another object's
         self.__module__ = __name__ if special_cases.TORCH.made(run) else run.__module__
         self.__doc__ = run.__doc__
@@ -33,6 +34,11 @@ class GraphCall:
 def opaque(why: str) -> Callable[[Callable[..., Any]], GraphCall]:
     """Declare a function as a node's target that no kernel can compute."""
     return lambda run: GraphCall(run, opaque=why)
+
+
+def said_of(function: Any) -> str:
+    """What messages call an operation."""
+    return function.said if isinstance(function, GraphCall) else getattr(function, "__name__", None) or str(function)
 
 
 def why_opaque(node: torch.fx.Node) -> str:

@@ -136,7 +136,7 @@ def through_kernel(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways:
         decomposed = func.decompose(*args, **kwargs)
         if decomposed is not NotImplemented:
             return decomposed
-        raise NoFake(func.name(), first_line(error)) from error
+        raise NoFake(func.name(), first_line(error).removeprefix(f"{func.name()}: ").partition(". ")[0]) from error
     metas.write_back()
     return _wrap(func, result, metas, args, device, kwargs.get("memory_format") is not None)
 

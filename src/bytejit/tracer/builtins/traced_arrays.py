@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.numpy_calls import Fit, NumpyCall, Slot, filled, tensor_version, tensors_of, versions
+from bytejit.common.numpy_calls import OWN, Fit, NumpyCall, Slot, filled, tensor_version, tensors_of, versions
 from bytejit.common.spec import same_places, span_of
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Computed, Ref, Source
@@ -132,7 +132,7 @@ class TracedArrays(Component):
         real = [self._template(v, slots, name) for v in args], {k: self._template(v, slots, name) for k, v in kwargs.items()}
         trial = Trial(function, version, real, slots)
         trial.run()
-        target = NumpyCall(name.strip("_") or "call", version, *trial.renamed, trial.fits)
+        target = NumpyCall(name.strip("_") or "call", describe(function), version, *trial.renamed, trial.fits)
         nodes = tuple(v.node for v, *_ in slots)
         made = self.t.tensors.run_fake(target, tuple(v.fake for v, *_ in slots), {})
         if made is None:
@@ -364,4 +364,6 @@ def version_of(function: Callable) -> Callable | None:
     path = space_of(function)
     if path is None:
         return None
+    if not path and name in OWN:
+        return OWN[name]
     return tensor_version(operator.attrgetter(path)(versions()) if path else versions(), name)

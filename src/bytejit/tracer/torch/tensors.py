@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.graph_calls import said_of
 from bytejit.common.overriding import TENSOR_CLASSES, is_composed
 from bytejit.common.packed_objects import PackedCall
 from bytejit.common.where import Where
@@ -153,7 +154,7 @@ class Tensors(Component):
         except NotConstant as e:
             if (found := self.followed(fn, args, kwargs)) is not None:  # it may call what it is given
                 return found
-            raise Break(f"{self.op_name(fn)} of {e}") from None
+            raise Break(f"{said_of(fn)} of {e}") from None
         if method == "cuda" or any(map(current_cuda, (*node_args, *node_kwargs.values()))):
             self.t.guards.add_state("cuda_device")
         fake_args, fake_kwargs = torch.fx.node.map_arg((node_args, node_kwargs), lambda n: n.meta["val"])
@@ -226,16 +227,16 @@ class Tensors(Component):
                         said = infer_sized(fn, args, kwargs)
                         return said[1] if said is not None else (composite_of(fn, args, kwargs) or fn)(*args, **kwargs)
         except DataDependent:
-            raise NeedsValue(f"what {self.op_name(fn)} returns depends on a tensor's values") from None
+            raise NeedsValue(f"what {said_of(fn)} returns depends on a tensor's values") from None
         except NoFake as e:
-            raise Break(f"{self.op_name(fn)}: {e}") from None
+            raise Break(f"{said_of(fn)}: {e}") from None
         except Break:
             raise
         except Exception as e:
             # with known sizes it may succeed; else eager raises too, and the original code does so with the user's traceback
             if self.t.sizes.env is not None:
                 self.t.size_inference.refuse_symbols((args, kwargs))
-            raise Break(f"{self.op_name(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
+            raise Break(f"{said_of(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
 
     def op_name(self, fn: Any) -> str:
         return getattr(fn, "__name__", None) or str(fn)
