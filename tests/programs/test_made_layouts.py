@@ -93,3 +93,29 @@ def test_memory_without_a_value_under_deterministic_algorithms(backend):
             torch.use_deterministic_algorithms(False)
 
     check(f, F(3), drive=steadily, backend=backend)
+
+
+EMPTY = [((3, 0, 4), (0, 4, 1)), ((0, 3, 4), (1, 0, 0)), ((2, 0), (1, 2)), ((2, 0, 3), (1, 2, 2)), ((2, 3, 0), (6, 1, 3))]
+
+
+@pytest.mark.parametrize("shape, stride", EMPTY)
+def test_layouts_of_tensors_without_elements(shape, stride):
+    """Strides that no element shows are eager's, too: a copy keeps them, what is computed has others"""
+
+    def f(x):
+        made = x.clone(), torch.empty_like(x), x.double(), x.contiguous(), x.mT.clone(), torch.zeros_like(x), x[..., None].clone()
+        return (
+            *made,
+            x + 1,
+            x.sin(),
+            torch.where(x > 0, x, 1),
+            x.double() + x,
+            x.sum(0),
+            torch.cat([x, x]),
+            x.masked_fill(x > 0, 1),
+        )
+
+    x = torch.empty_strided(shape, stride)
+    for backend in ("aot_eager", "inductor"):
+        got = bytejit.compile(f, backend=backend)(x)
+        assert [r.stride() for r in got] == [r.stride() for r in f(x)]

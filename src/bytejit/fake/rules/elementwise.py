@@ -64,8 +64,8 @@ def device_of(metas: list[Meta]) -> torch.device:
 
 def elementwise_stride(shape: tuple, metas: list[Meta], numbers: bool = False) -> tuple | None:
     """The strides that torch's TensorIterator gives a new result of `shape`; None is contiguous. numbers: some operands are
-    numbers, which it takes for tensors of another shape. That is seen in strides of dims of size 1 only."""
-    if not (numbers and has_ones(shape)) and all(alike(m.shape, shape) for m in metas):
+    numbers, which it takes for tensors of another shape. That is seen in strides of dims of sizes 1 and 0 only."""
+    if not (numbers and has_sizes_below_two(shape)) and all(alike(m.shape, shape) for m in metas):
         if all(looks_contiguous(m) for m in metas):
             return None
         if all(is_channels_last(m) for m in metas):
@@ -76,8 +76,9 @@ def elementwise_stride(shape: tuple, metas: list[Meta], numbers: bool = False) -
     return permuted_stride(shape, sorted_dims(shape, metas))
 
 
-def has_ones(shape: tuple) -> bool:
-    return any(type(n) is int and n == 1 for n in shape)
+def has_sizes_below_two(shape: tuple) -> bool:
+    """Whether a size is 1, or 0."""
+    return any(type(n) is int and n <= 1 for n in shape)
 
 
 def sorted_dims(shape: tuple, metas: list[Meta]) -> list[int]:
@@ -189,7 +190,7 @@ def to_float(dtype: torch.dtype) -> torch.dtype:
 
 def like_stride(m: Meta) -> tuple | None:
     """Strides of `empty_like(m)`; None is contiguous."""
-    return m.stride if is_dense(m) else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
+    return m.stride if is_dense(m) or 0 in m.shape else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
 
 
 def as_computed(metas: list[Meta], dtype: torch.dtype) -> list[Meta]:
@@ -210,7 +211,7 @@ def elementwise(operands: tuple, dtype: torch.dtype) -> Meta:
     numbers = len(metas) < len(operands) and any(isinstance(x, _NUMBERS) for x in operands)
     if len(metas) == 1:
         m = metas[0]
-        if looks_contiguous(m) and not (numbers and has_ones(m.shape)):
+        if looks_contiguous(m) and not (numbers and has_sizes_below_two(m.shape)):
             return new(m.shape, None, dtype, m.device)
         shape = m.shape
         return new(shape, elementwise_stride(shape, metas, numbers), dtype, m.device)
