@@ -276,3 +276,51 @@ def test_frozen_between_calls():
         model[0].weight.requires_grad_(not model[0].weight.requires_grad)
 
     return step, seen(model, opt)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("parametrized", [False, True])
+def test_a_parameter_gets_other_memory_before_the_backward_pass(parametrized, backend):
+    """`set_` gives it another accumulator: its gradient is still added to, `torch.autograd.grad` finds it unused"""
+
+    def stepped(x, module, pass_back):
+        y = x @ module.weight.T
+        if parametrized:
+            module.weight = torch.eye(4)
+        else:
+            with torch.no_grad():
+                module.weight.set_(torch.eye(4))
+        return y.detach(), pass_back(y.sum(), module)
+
+    def accumulated(loss, module):
+        loss.backward()
+
+    def asked(loss, module):
+        return torch.autograd.grad(loss, next(module.parameters()))
+
+    class Symmetric(torch.nn.Module):
+        def forward(self, x):
+            return x.triu() + x.triu(1).T
+
+        def right_inverse(self, x):
+            return x.triu()
+
+    def build():
+        torch.manual_seed(0)
+        module = torch.nn.Linear(4, 4, bias=False)
+        if parametrized:
+            torch.nn.utils.parametrize.register_parametrization(module, "weight", Symmetric())
+        return module
+
+    for pass_back in (accumulated, asked):
+        results = []
+        for f in (stepped, bytejit.compile(stepped, backend=backend)):
+            module = build()
+            try:
+                found = f(torch.ones(3, 4), module, pass_back)[0]
+            except RuntimeError as e:
+                found = str(e)
+            weight = next(module.parameters())
+            results.append((found, weight.detach(), weight.grad))
+        torch.testing.assert_close(*results) if pass_back is accumulated else None
+        assert str(results[0]) == str(results[1])

@@ -13,6 +13,7 @@ import torch
 
 from bytejit.common.applied import Applied
 from bytejit.common.gradients import accumulate, gradients, leaf_gradients, refused
+from bytejit.common.graph_calls import called_name
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.models import models
@@ -56,12 +57,15 @@ class Backward(Component):
         """The leaves in the history of some tensors, and the nodes at which that goes on outside of the region."""
         steps = [step_of(v.fake) for v in outputs]
         leaves = [v for v, step in zip(outputs, steps) if v.fake.requires_grad and step is None]
+        sets = any(called_name(n) == "set_" for n in self.t.graph.nodes)
         outside, todo = [], [step for step in steps if step is not None]
         seen = set(todo)
         while todo:
             node = todo.pop()
             name = node.name()
             if name == "torch::autograd::AccumulateGrad":
+                if sets and accumulator(node.variable) is not node:
+                    raise Break("the backward pass to a tensor that got other memory in the region")
                 leaves.append(self.leaf_of(node.variable))
             elif name == "_NonLeafBackward":
                 outside.append(node)
@@ -237,6 +241,12 @@ def is_freed(node: torch.autograd.graph.Node) -> bool:
     return False
 
 
+def accumulator(leaf: torch.Tensor) -> torch.autograd.graph.Node:
+    """The node that accumulates a leaf's gradient. Where nothing holds it, it is made here."""
+    with torch.enable_grad():
+        return leaf.view_as(leaf).grad_fn.next_functions[0][0]
+
+
 def accumulator_has_hooks(leaf: torch.Tensor) -> bool:
     """Whether hooks may be on the node that accumulates a leaf's gradient. torch lists none: a hook that is put there says what
     else is in its dict. Those of torch.distributed are in C++ and in no dict: there each node counts that something holds (a
@@ -244,8 +254,8 @@ def accumulator_has_hooks(leaf: torch.Tensor) -> bool:
     with torch.enable_grad(), torch._C.DisableTorchFunction():
         if not leaf.requires_grad:
             return False
-        held = sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
-        node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
+        held = sys.getrefcount(accumulator(leaf)) > 1
+        node = accumulator(leaf)
     if held and torch.distributed.is_available() and torch.distributed.is_initialized():
         return True
     return any(_others(register) for register in (node.register_hook, node.register_prehook))
