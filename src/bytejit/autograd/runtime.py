@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
-from torch.autograd.function import FunctionCtx
 
 from bytejit.codegen.aten.applied_functions import conditions, has_passes
 from bytejit.codegen.aten.graph import Alias, Aten, Input, base_of
@@ -34,10 +33,11 @@ from bytejit.runtime.rollback import random_states, undoing
 from .asked import NONE, is_for_all, not_asked_for
 from .differentiable import differentiable
 from .freed import UNPACK, Freed, Held, errors_of
-from .hooks import hooked, spare
+from .hooks import spare
 from .leaf_order import arranged
 from .partition import Parts
 from .recipes import Made
+from .region_node import CompiledRegion, apply
 from .results import maker
 from .undefined import without
 from .unused import Watched
@@ -101,6 +101,11 @@ class TrainingProgram:
         ends = len(self.inputs)
         self.samples = tuple({0, ends // 2, ends - 1}) if ends > 1 else ()
         self.spared: set[tuple[frozenset[int], frozenset[int]]] = set()  # passes that computed more than they were for
+        # the one result is the program's only output as it is
+        self.is_bare = self.first == 1 and tuple(parts.recipes) == (Made(0),) and not self.watches
+        spares = self.freed.spares and (parts.saved_inputs or parts.saved or parts.kept.holders)
+        by_pass = self.freed.by_input or self.behind or spares or self.reentrant or applies or self.conditions
+        self.is_straight = self.first == 1 and not by_pass  # a pass depends on nothing but what `straight` looks at
 
     def __call__(self, *inputs: object) -> object:
         if torch.is_anomaly_enabled() or hooks_of(False) is not None:
@@ -120,9 +125,11 @@ class TrainingProgram:
                 made = [t.view_as(t) if k in self.shut else t.detach() if k in self.detached else t for k, t in enumerate(made)]
             torch._C._set_grad_enabled(True)
             if self.first:
-                grown = apply(self, before, made, states, *[inputs[i] for i in self.inputs])
+                grown = apply((self, before, made, states), *[inputs[i] for i in self.inputs])
                 if self.unused is not None:
                     self.watch(grown if self.first == 1 else grown[0], made[self.parts.results : self.after])
+                if self.is_bare and grad:
+                    return grown if self.parts.single else (grown,)
                 for k in self.hooked:
                     sparing(grown[k])
                 made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
@@ -130,7 +137,8 @@ class TrainingProgram:
             if self.watches:
                 made[0].grad_fn.seen = self.watched.seen(inputs, found)
         finally:
-            torch._C._set_grad_enabled(grad)
+            if not (grad and torch.is_grad_enabled()):
+                torch._C._set_grad_enabled(grad)
         return found[0] if self.parts.single else found
 
     def before(self, inputs: Sequence) -> tuple:
@@ -176,9 +184,13 @@ class TrainingProgram:
     def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradients of `self.inputs`, None where there are none."""
         self.unused = None
+        if self.is_straight:
+            straight = self.straight(ctx, tangents[0])
+            if straight is not None:
+                return straight
         one = self.first == 1 and tangents[0] is not None
         missing = NONE if one else frozenset([i for i, t in enumerate(tangents) if t is None])
-        frees = not torch._C._autograd._get_current_graph_task_keep_graph()
+        frees = not keeps_graph()
         by_input = (frees or ctx.freed) and (self.freed.by_input or self.behind)
         unwanted = not_asked_for(ctx, self.inputs) if by_input else self.not_needed(ctx, missing)
         if ctx.freed & self.freed.by(missing, unwanted) or is_changed(ctx.seen):
@@ -193,6 +205,29 @@ class TrainingProgram:
             else:
                 self.let_go(ctx, self.freed.by(missing, unwanted))
         return made
+
+    def straight(self, ctx: CompiledRegion, tangent: torch.Tensor | None) -> Sequence[torch.Tensor | None] | None:
+        """The gradients of the pass that most programs run: the only one through its node, for all inputs. None: it is another.
+        Between kernels that leave nothing in the caches each line costs some 2 us."""
+        back = self.made.get(WHOLE)
+        if back is None or type(back.call) is not Boxed or tangent is None or ctx.freed:
+            return None
+        if torch.is_grad_enabled() or keeps_graph():
+            return None
+        if self.samples and not is_for_all(ctx, self.samples) or ctx.seen and is_changed(ctx.seen):
+            return None
+        if is_batched(tangent) or torch._C._is_any_autocast_enabled():
+            return None
+        try:
+            box = [*ctx.saved_tensors, self.fitted(0, tangent, ctx), *ctx.numbers]
+        except RuntimeError:  # what was written may be of a part that this pass does not come to
+            return None
+        ctx.freed, ctx.others = self.freed.by_all, None
+        if self.parts.copied:
+            ctx.now = {}
+        CLEAR(ctx)
+        made = back.call.boxed(box)
+        return [None if at is None or back.places[at] is None else made[back.places[at]] for _, at in self.grads]
 
     def is_whole(self, ctx: CompiledRegion, missing: frozenset[int], unwanted: frozenset[int]) -> bool:
         """Whether a pass is the first of its node, runs through all that saved something, and leaves nothing for another."""
@@ -315,36 +350,8 @@ class TrainingProgram:
         return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)
 
 
-class CompiledRegion(torch.autograd.Function):
-    """The node of autograd that stands for a compiled graph: made after its forward kernels have run."""
-
-    @staticmethod
-    def forward(
-        ctx: FunctionCtx, program: TrainingProgram, inputs: tuple, made: Sequence, states: Sequence, *followed: torch.Tensor
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        parts = program.parts
-        ctx.set_materialize_grads(False)
-        values = made[parts.results : program.after]
-        if program.shown:  # what autograd knows as a result cannot be looked at by itself
-            values = [t.detach() if k in program.shown else t for k, t in enumerate(values)]
-        ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *values)
-        ctx.program, ctx.states, ctx.saved_versions = program, states, ()
-        if UNPACK is None:  # nothing else says later what was written
-            ctx.saved_versions = [t._version for t in (*[inputs[i] for i in parts.saved_inputs], *values)]
-        ctx.seen, ctx.freed, ctx.held = (), 0, None
-        ctx.numbers = made[program.after : program.after + parts.numbers]
-        ctx.sizes = made[program.after + parts.numbers :]
-        ctx.others = others = [inputs[i] for i in program.others]
-        ctx.hooked = hooked(followed, program.behind, program.first > 1) if program.behind else {}
-        ctx.versions = [t._version if isinstance(t, torch.Tensor) else 0 for t in others]
-        ctx.now = {i: x for i, x in zip(program.inputs, followed) if i in parts.copied} if parts.copied else {}
-        return tuple(made[: program.first]) if program.first > 1 else made[0]
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *tangents: torch.Tensor | None) -> tuple:
-        return None, None, None, None, *ctx.program.gradients(ctx, tangents)
-
-
+WHOLE = NONE, NONE  # the pass with all tangents and for all gradients
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 is_batched = torch._C._functorch.is_legacy_batchedtensor
 hooks_of = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -360,8 +367,6 @@ def seen_by_hooks() -> str:
 
 # frees what a node saved while it runs; without it the node is freed after it
 CLEAR = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda ctx: None)
-# `Function.apply` without what Python does there for function transforms, which no compiled graph runs under
-apply = super(torch.autograd.Function, CompiledRegion).apply
 
 
 def read_inputs(aten: Aten) -> frozenset[int]:

@@ -90,6 +90,11 @@ TORCH = (
         probe="use",
         without="what was saved is freed when the pass ends",
     ),
+    *_rows(
+        "the node of a compiled graph keeps little, and is called without what Python does around other nodes",
+        "_C._FunctionBase.to_save _C._FunctionBase.materialize_grads autograd.Function._backward_cls",
+        prefix="torch.",
+    ),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("which gradients a backward pass is for", "_will_engine_execute_node"),
     *_rows(
