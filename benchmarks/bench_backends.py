@@ -2,7 +2,8 @@
 
     python benchmarks/bench_backends.py [BACKEND ...] [--threads 1 2] [--seconds 20] [--models resnet18 bert4]
 
-Prints a table of ratios: how many times as fast as eager, the median over rounds. Needs the packages of the backends.
+Prints a table: milliseconds a call, how many times as fast as eager (the median over rounds), the largest difference from
+eager, and seconds of the first call, which compiles. Needs the packages of the backends.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
+import time
 from collections.abc import Callable
 
 import torch
@@ -44,19 +46,21 @@ def variants(model: torch.nn.Module, backends: list[str]) -> dict[str, Callable]
     return found
 
 
-def measured(name: str, backends: list[str], seconds: float) -> dict[str, tuple[float, float, float]]:
-    """Of each variant: seconds a call, times as fast as eager, the largest difference from eager."""
+def measured(name: str, backends: list[str], seconds: float) -> dict[str, tuple[float, float, float, float]]:
+    """Of each variant: seconds a call, times as fast as eager, the largest difference from eager, seconds of the first call."""
     torch.manual_seed(0)
     model, x = MODELS[name]()
-    calls, errors = {}, {}
+    calls, errors, first = {}, {}, {}
     with torch.no_grad():
         want = next(iter(model(x).values())) if name == "bert4" else model(x)
         for label, call in variants(model, backends).items():
+            start = time.perf_counter()
             got = call(x)
+            first[label] = time.perf_counter() - start
             errors[label] = ((got[0] if name == "bert4" else got) - want).abs().max().item()
             calls[label] = (lambda call: lambda: call(x))(call)
         times = in_turn(calls, seconds)
-    return {k: (statistics.median(t), speedup(times["eager"], t), errors[k]) for k, t in times.items()}
+    return {k: (statistics.median(t), speedup(times["eager"], t), errors[k], first[k]) for k, t in times.items()}
 
 
 def main() -> None:
@@ -72,8 +76,9 @@ def main() -> None:
             torch.set_num_threads(threads)
             bytejit.reset()
             print(f"\n{name}, threads: {threads}, {torch.backends.cpu.get_cpu_capability()}")
-            for label, (seconds, times, error) in measured(name, args.backends, args.seconds).items():
-                print(f"  {label:<18} {seconds_text(seconds):>8}  {times:5.2f} x eager  error {error:.1e}", flush=True)
+            for label, (seconds, times, error, first) in measured(name, args.backends, args.seconds).items():
+                text = f"{seconds_text(seconds):>8}  {times:5.2f} x eager  error {error:.1e}  first call {first:4.1f} s"
+                print(f"  {label:<18} {text}", flush=True)
 
 
 if __name__ == "__main__":
