@@ -19,6 +19,7 @@ from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.graph_modules import copy_of
 from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.text import identifier
+from bytejit.common.warned import silenced
 from bytejit.common.where import Where, with_source
 from bytejit.guards.generated import Work, compile_entry
 from bytejit.guards.library_flags import states_of
@@ -322,7 +323,7 @@ def run_backend(
         report_of(graph).run_seconds = run(seconds_of, made, found.examples)
     last = report_of(graph).writes_last
     written = () if last is not None and made is last() else found.written
-    made = profiler_ranges.around(made, events)
+    made = silenced(profiler_ranges.around(made, events), found.warned)
     return (unasked(made) if info.overrides else made), written
 
 

@@ -524,3 +524,54 @@ def test_what_cpp_warns_of_while_a_graph_is_made():
             warnings.simplefilter("always")
             bytejit.compile(f, backend="aot_eager")(torch.ones(3, 2))
         assert [(w.filename, w.lineno) for w in given] == ([(__file__, line)] if line else []), [str(w) for w in given]
+
+
+SOFT, LOSS = nn.Softmax(), nn.MSELoss()
+OF_TORCH = {
+    "softmax": lambda x: nn.functional.softmax(x),
+    "a module": lambda x: SOFT(x) + LOSS(x, x[:1]),
+    "upsample": lambda x: nn.functional.upsample(x, scale_factor=2.0),
+    "losses": lambda x: nn.functional.kl_div(x, x) + nn.functional.l1_loss(x, x[:1]),
+    "dropout2d": lambda x: nn.functional.dropout2d(x[0], training=False),
+    "reduce": lambda x: nn.functional.binary_cross_entropy(x, x, reduce=True),
+    "in a loop": lambda x: [nn.functional.log_softmax(x * i) for i in range(3)],
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_functions_of_torch_that_warn_do_in_each_call(name, backend):
+    """In the name of the same line as in eager, as often as the filters say, and with no other warning beside it"""
+    compiled = bytejit.compile(OF_TORCH[name], backend=backend, fullgraph=True)
+    for action in ("always", "default", "ignore"):
+        seen = []
+        for f in (OF_TORCH[name], compiled):
+            with warnings.catch_warnings(record=True) as given:
+                warnings.simplefilter(action)
+                for _ in range(3):
+                    f(torch.rand(2, 2, 4))
+            seen.append([(w.category, str(w.message), w.filename, w.lineno) for w in given])
+        assert seen[1] == seen[0] and (seen[0] or action == "ignore")
+
+
+ONCE = {
+    "deprecated": lambda x: torch.range(0, 3) + x,
+    "copied": lambda x: torch.tensor(x) + 1,
+    "in Python, under vmap": lambda x: torch.func.vmap(lambda a: nn.functional.softmax(a))(x),
+    "slow under vmap": lambda x: torch.func.vmap(lambda a: torch.histc(a, 4))(x) + 1,
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", ONCE)
+def test_other_warnings_of_torch_come_once(name, backend):
+    """While the graph is made, and in the name of the program's line; the graph does not repeat it"""
+    f = ONCE[name]
+    compiled = bytejit.compile(f, backend=backend, fullgraph=True)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            compiled(torch.rand(2, 4))
+    assert [(w.filename, w.lineno) for w in given] == [(__file__, f.__code__.co_firstlineno)]

@@ -19,13 +19,13 @@ def silently(message: Any, category: Any) -> None:
 class _Heard:
     """The pattern of a filter that takes all warnings of one thread: those that C++ gives ask nothing but the filters."""
 
-    def __init__(self, thread: int) -> None:
-        self.thread = thread
+    def __init__(self, thread: int, texts: frozenset[str] | None = None) -> None:
+        self.thread, self.texts = thread, texts  # None: all
         self.off = False  # while what goes to `say` is given
         self.said: list[str] = []
 
     def match(self, text: str) -> bool:
-        if self.off or threading.get_ident() != self.thread:
+        if self.off or threading.get_ident() != self.thread or self.texts is not None and text not in self.texts:
             return False
         self.said.append(text)
         return True
@@ -59,3 +59,20 @@ def warnings_to(say: Say, in_c: Say = silently) -> Iterator[None]:
         filters.remove(rule)
     for text in heard.said:
         in_c(text, UserWarning)
+
+
+def silenced(call: Callable, texts: frozenset[str]) -> Callable:
+    """A graph's callable without the warnings that were given while it was traced."""
+    if not texts:
+        return call
+
+    def quiet(*inputs: Any) -> Any:
+        filters: Any = warnings.filters
+        rule: Any = ("ignore", _Heard(threading.get_ident(), texts), Warning, None, 0)
+        filters.insert(0, rule)
+        try:
+            return call(*inputs)
+        finally:
+            filters.remove(rule)
+
+    return quiet

@@ -82,6 +82,7 @@ class Trace:
     catches: bool = False  # whether the region catches exceptions of the program's own code in the graph
     tried: bool = False  # whether it may catch an error of an operation
     effects: tuple[str, ...] = ()  # objects from outside that the region changes, other than tensors' data
+    warned: frozenset[str] = frozenset()  # what torch's C++ warned of: it is said, and the graph does not repeat it
     only_looked_at: tuple[Source, ...] = ()  # what the guards fetch, and nothing behind them reads
 
 
@@ -186,7 +187,6 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     new_grads = replaced_gradients(t, replay, dry.noted)
     gm = graph_module(t, outputs, new_grads) if calls or outputs or t.drawn.draws else None
     inputs = t.inputs if gm is not None else []
-    returns_sizes = t.sizes.sizes_leave and stop.snapshot is None
     return Trace(
         gm,
         [v.origin for v in inputs],
@@ -210,11 +210,12 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         catches=t.catches,
         tried=t.tried,
         effects=effects_of(t),
+        warned=frozenset(t.deferred.said),
         draws=tuple(t.drawn.draws),
         generators=tuple(g.origin for g in t.drawn.generators),
         only_looked_at=tuple(TensorGrad(t.inputs[i].origin) for _, i in new_grads),
         sizes_leave=t.sizes.sizes_leave,
-        returned_sizes=returned_sizes(t, stop.value) if returns_sizes and stop.value is not None else (),
+        returned_sizes=returned_sizes(t, stop.value) if t.sizes.sizes_leave and replay.returns and stop.value is not None else (),
         resolve=lambda: t.symbol_guards.resolve(t.guards),
         fits_call=t.hysteresis.fits_call,
         let_go=partial(let_go, t),

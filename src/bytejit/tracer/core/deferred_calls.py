@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import _random
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import NoneType
 from typing import Any
 
@@ -32,10 +33,21 @@ class DeferredCalls(Component):
         super().__init__(t)
         self.early = 0  # of these calls, those that are made before the graph (sizes/drawn.py)
         self.warns = self.recorded = False  # whether some give warnings, recorded in a list (builtins/given_warnings.py)
+        self.said: set[str] = set()  # what torch's C++ has warned of while the region was traced (torch/warned.py)
         self.filtered = False  # whether some change which warnings are given (builtins/warning_filters.py)
         # blocks of warnings.catch_warnings that are open, and NONE for a change that stays; those that were left
         self.filters: list[Var] = []
         self.left: list[Var] = []
+        self.parts = 0  # of those that are traced now, how many may defer nothing
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """Around the trace of a function that may run elsewhere, or again, and so may have no effects."""
+        self.parts += 1
+        try:
+            yield
+        finally:
+            self.parts -= 1
 
     @property
     def count(self) -> int:

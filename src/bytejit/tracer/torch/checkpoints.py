@@ -150,7 +150,8 @@ def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -
     looked_at = t.backward.looked_at
     first = t.graph.call_function(begin, given, options)
     try:
-        result = run()
+        with t.deferred.part():
+            result = run()
     except Raised:
         t.graph.erase_node(first)
         raise

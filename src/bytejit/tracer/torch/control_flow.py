@@ -70,7 +70,8 @@ def traced_part(t: Tracer, function: Var, operands: list[Var], what: str) -> tup
         raise Break(f"{what} after a change that they may see")
     looked_at = t.backward.looked_at
     try:
-        result = t.values.real(t.calls.call(function, operands, {}))
+        with t.deferred.part():
+            result = t.values.real(t.calls.call(function, operands, {}))
     except Raised:
         raise Break(f"{what} that raise") from None
     written = any(v.fake._version != n for v, n in before.items())

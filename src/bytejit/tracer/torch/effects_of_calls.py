@@ -38,7 +38,8 @@ def without_gradients(t: Tracer, run: Callable[[], Any]) -> tuple[Any, bool]:
     grad = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        result = run()
+        with t.deferred.part():
+            result = run()
     finally:
         torch._C._set_grad_enabled(grad)
     for key, value in list(t.effects.state_set.items()):  # set within the forward and restored at its end

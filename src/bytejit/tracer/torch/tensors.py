@@ -53,7 +53,7 @@ from . import conjugate_views
 from .float_parameters import as_floats
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
-from .warned import heard, heard_of
+from .warned import Warns, heard, heard_of
 
 NEEDS_DATA = {
     "item",
@@ -159,7 +159,9 @@ class Tensors(Component):
             self.t.guards.add_state("cuda_device")
         fake_args, fake_kwargs = torch.fx.node.map_arg((node_args, node_kwargs), lambda n: n.meta["val"])
         try:
-            result = self.run_fake(fn, fake_args, fake_kwargs)
+            result = self.run_fake(fn, fake_args, fake_kwargs, follows=True)
+        except Warns:
+            return self.followed(fn, args, kwargs)  # type: ignore[return-value]
         except NeedsValue:
             if (found := self.by_value(fn, method, args, kwargs)) is None:
                 raise
@@ -214,13 +216,13 @@ class Tensors(Component):
         assert isinstance(made, SeqVar), made
         return made.items
 
-    def run_fake(self, fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def run_fake(self, fn: Any, args: tuple, kwargs: dict[str, Any], follows: bool = False) -> Any:
         """fn(*args, **kwargs) on fakes. Raises: NeedsValue, Break."""
         try:
             with heard(self.t):
                 if self.t.composed_tensors.met and any(True for _ in composed_in((args, kwargs))) or type(fn) is PackedCall:
                     return self.t.composed_tensors.run(fn, args, kwargs)
-                with heard_of(self.t, fn):
+                with heard_of(self.t, fn, follows):
                     if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
                         return self.t.size_inference.run_symbolic(fn, args, kwargs)
                     with self.t.fake_mode:

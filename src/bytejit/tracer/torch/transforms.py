@@ -282,7 +282,8 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     versions = [v.fake._version for v in inner]
     t.levels.append(Level(kind, tuple(inner)))
     try:
-        result = [t.values.real(v) for v in t.iteration.iterate(t.calls.call(flat, list(inner), {}))]
+        with t.deferred.part():
+            result = [t.values.real(v) for v in t.iteration.iterate(t.calls.call(flat, list(inner), {}))]
     except Raised as e:
         raise Break(f"torch.func.{kind} of a function that raises {e.exc.cls.__name__}") from None
     finally:
