@@ -21,6 +21,7 @@ from bytejit.common.late_imports import import_module
 from bytejit.kernels import library
 from bytejit.kernels.build import NoCompiler, NoDriver
 
+from . import by_torch
 from .checks import install_checks
 from .compiled import Compiled
 from .devices import CPU, made, target_of
@@ -57,11 +58,13 @@ def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list,
             # timing would need both passes together: these graphs are recorded only where the program asks for it
             target = type(target)(target.device, replace(options, cudagraphs=options.use_cudagraphs, freeze=False))
             build = partial(compile_training, target=target)
-            return in_kernels(gm, lambda: training().trained(gm, build, partial(laid_out, target=target)))
+            trained = in_kernels(gm, lambda: training().trained(gm, build, partial(laid_out, target=target)))
+            return by_torch.faster(gm, target, trained)
         aten = normalise(gm, fakes_of(gm))
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
-    return in_kernels(gm, lambda: guarded(gm, counted(compile_aten(gm, aten, target, example_inputs), aten), aten))
+    compiled = in_kernels(gm, lambda: guarded(gm, counted(compile_aten(gm, aten, target, example_inputs), aten), aten))
+    return compiled if aten.mutations else by_torch.faster(gm, target, compiled)
 
 
 def training() -> ModuleType:
