@@ -324,3 +324,42 @@ def test_a_parameter_gets_other_memory_before_the_backward_pass(parametrized, ba
             results.append((found, weight.detach(), weight.grad))
         torch.testing.assert_close(*results) if pass_back is accumulated else None
         assert str(results[0]) == str(results[1])
+
+
+def test_history_of_a_parameter_that_got_other_memory_leaves():
+    """What was computed from it before the `set_` goes on outside of the region"""
+
+    def f(x, p):
+        y = x * p
+        with torch.no_grad():
+            p.set_(x.clone())
+        y.sum().backward(retain_graph=True)
+        print("a break")
+        return y
+
+    results = []
+    for g in (f, bytejit.compile(f, backend="aot_eager")):
+        p = torch.nn.Parameter(torch.ones(3))
+        g(torch.arange(3.0), p).sum().backward()
+        results.append((p.detach(), p.grad))
+    torch.testing.assert_close(*results)
+
+
+@BACKENDS
+def test_requires_grad_taken_off_and_data_set(backend):
+    """A module frozen and cast behind its use: what it returned has its history"""
+    results = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 3)
+
+        def f(x):
+            y = module(x)
+            module.requires_grad_(False).float()
+            return y
+
+        y = (bytejit.compile(f, backend=backend) if compiles else f)(torch.ones(2, 3))
+        module.requires_grad_(True)
+        y.sum().backward()
+        results.append((y, *(p.grad for p in module.parameters())))
+    torch.testing.assert_close(*results)

@@ -57,15 +57,12 @@ class Backward(Component):
         """The leaves in the history of some tensors, and the nodes at which that goes on outside of the region."""
         steps = [step_of(v.fake) for v in outputs]
         leaves = [v for v, step in zip(outputs, steps) if v.fake.requires_grad and step is None]
-        sets = any(called_name(n) == "set_" for n in self.t.graph.nodes)
         outside, todo = [], [step for step in steps if step is not None]
         seen = set(todo)
         while todo:
             node = todo.pop()
             name = node.name()
             if name == "torch::autograd::AccumulateGrad":
-                if sets and accumulator(node.variable) is not node:
-                    raise Break("the backward pass to a tensor that got other memory in the region")
                 leaves.append(self.leaf_of(node.variable))
             elif name == "_NonLeafBackward":
                 outside.append(node)
@@ -82,11 +79,14 @@ class Backward(Component):
             raise Break("the backward pass to a tensor that is unknown here")
         return found
 
-    def check_hooks(self, leaves: Sequence[TensorVar]) -> None:
-        """No hook sees these gradients; guards say so. Raises: Break."""
+    def check_leaves(self, leaves: Sequence[TensorVar]) -> None:
+        """No hook sees these gradients, and guards say so; each is where its history leads. Raises: Break."""
         if any(v.watched is not None for v in self.t.deferred_calls):
             raise Break("the backward pass after a hook was put on a tensor in the region")
+        given_memory = [n.args[0].meta["val"] for n in self.t.graph.nodes if called_name(n) == "set_"]
         for v in leaves:
+            if any(fake is v.fake for fake in given_memory):  # with it, it got another accumulator than its history has
+                raise Break("the backward pass to a tensor that got other memory in the region")
             if v.real is not None and accumulator_has_hooks(v.real):
                 raise Break("the backward pass to a tensor with hooks on its gradient accumulator")
             for name in HOOKS if v.real is not None else ():
@@ -113,7 +113,7 @@ class Backward(Component):
             if not all(is_leaf(v.fake) for v in inputs):
                 raise Break("Tensor.backward with inputs that are no leaves")
             leaves = list(dict.fromkeys(inputs))
-        self.check_hooks(leaves)
+        self.check_leaves(leaves)
         before = [self.t.values.real(self.t.tensor_attributes.tensor_getattr(v, "grad")) for v in leaves]
         fresh = SeqVar([Known(g is NONE or isinstance(g, Known)) for g in before], tuple)
         args = [SeqVar(outputs, tuple), SeqVar(leaves, tuple), SeqVar(grads, tuple), Known(retain), fresh]
@@ -133,7 +133,7 @@ class Backward(Component):
         _, outside = self.reached(outputs)
         if any(node is not step_of(inputs[0].fake) for node in outside) or outside and len(inputs) > 1:
             raise Break(OUTSIDE)
-        self.check_hooks([v for v in inputs if is_leaf(v.fake)])
+        self.check_leaves([v for v in inputs if is_leaf(v.fake)])
         args = [SeqVar(outputs, tuple), SeqVar(inputs, tuple), SeqVar(grads, tuple), *flags]
         found = self.run(gradients, args)
         return found.items if isinstance(found, SeqVar) else [NONE] * len(inputs)
@@ -241,12 +241,6 @@ def is_freed(node: torch.autograd.graph.Node) -> bool:
     return False
 
 
-def accumulator(leaf: torch.Tensor) -> torch.autograd.graph.Node:
-    """The node that accumulates a leaf's gradient. Where nothing holds it, it is made here."""
-    with torch.enable_grad():
-        return leaf.view_as(leaf).grad_fn.next_functions[0][0]
-
-
 def accumulator_has_hooks(leaf: torch.Tensor) -> bool:
     """Whether hooks may be on the node that accumulates a leaf's gradient. torch lists none: a hook that is put there says what
     else is in its dict. Those of torch.distributed are in C++ and in no dict: there each node counts that something holds (a
@@ -254,8 +248,8 @@ def accumulator_has_hooks(leaf: torch.Tensor) -> bool:
     with torch.enable_grad(), torch._C.DisableTorchFunction():
         if not leaf.requires_grad:
             return False
-        held = sys.getrefcount(accumulator(leaf)) > 1
-        node = accumulator(leaf)
+        held = sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
+        node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
     if held and torch.distributed.is_available() and torch.distributed.is_initialized():
         return True
     return any(_others(register) for register in (node.register_hook, node.register_prehook))
