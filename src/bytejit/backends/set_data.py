@@ -18,7 +18,7 @@ from bytejit.common.graph_modules import module_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.fake.tensor import Fake, make
 
-from .surround import counting, through_torch
+from .surround import counting, through_torch, tracked_anew
 
 
 @light_dataclass(frozen=True)
@@ -36,6 +36,8 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
     """The callable that `compile` makes of a graph, which sets no data itself."""
     if not info_of(gm).sets_data:
         return compile(gm)
+    if info_of(gm).needs_grad and tracked_anew(gm):
+        return through_torch(gm, "its outputs need gradients, and it sets a tensor's data, and requires_grad of an input")
     found = without_sets(gm)
     if isinstance(found, str):
         parts = cut_at_sets(gm)
