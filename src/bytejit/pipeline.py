@@ -174,7 +174,8 @@ def _dynamic_at(function: CompiledFunction, state: SiteState, options: Options) 
     changed = dict(function.recompiles.changed.get(state.point.id, {}))
     unlike = frozenset() if function.settings.nopython else _unlike_at(function, state.point.id)
     named = NamedSources(options.dynamic_sources, function.named.reworded)
-    return Dynamic(function.dynamic() is True, changed, guarded=guarded, unlike=unlike, named=named)
+    of_modules = frozenset(function.recompiles.of_modules.get(state.point.id, ()))
+    return Dynamic(function.dynamic() is True, changed, guarded=guarded, unlike=unlike, of_modules=of_modules, named=named)
 
 
 def _unlike_at(function: CompiledFunction, point: int) -> frozenset[Source]:

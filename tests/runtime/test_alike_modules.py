@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bytejit
-from bytejit.runtime.alike_modules import parts_of
+from bytejit.runtime.alike_modules import looks_of
 
 
 class Block(nn.Module):
@@ -159,7 +159,7 @@ def test_blocks_that_differ(way: Callable, name: str, when: str) -> None:
 def test_what_looks_alike(name: str) -> None:
     blocks = Block(), Block(), Block()
     CHANGES[name](blocks[2])
-    assert parts_of(blocks[0]) == parts_of(blocks[1]) != parts_of(blocks[2])
+    assert looks_of(blocks[0]) == looks_of(blocks[1]) != looks_of(blocks[2])
 
 
 def test_blocks_that_all_differ_keep_few_entries(way: Callable) -> None:

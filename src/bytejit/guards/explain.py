@@ -18,9 +18,9 @@ from .changing_sources import length_of
 from .equality import same
 from .global_state import GlobalState
 from .guard_set import Guard
-from .item_sources import TupleItem
+from .item_sources import DictItem, TupleItem
 from .kinds import DICT_KEYS, DISTINCT, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR, TYPE_IS
-from .sources import Attr, Ref, Source, SourcePrinter, TensorSize, TensorStride
+from .sources import Attr, InstanceDict, Ref, Source, SourcePrinter, TensorSize, TensorStride
 from .tensor_checks import TensorCheck
 
 OVERRIDES = GlobalState("function_enabled")  # off while a site compiles: said to have changed only where nothing else has
@@ -74,6 +74,29 @@ def fails_by_class(params: list[str], rows: list[Guard], args: tuple) -> bool:
         found = type(value) if guard.kind == TYPE_IS else value
         return isinstance(found, type) and (found.__module__, found.__qualname__) == (wanted.__module__, wanted.__qualname__)
     return False
+
+
+def between_modules(params: list[str], rows: list[Guard], args: tuple) -> tuple[set[Source], set[Source]]:
+    """What tells calls on modules of one class from each other, and may be only a key. Returns integers that the modules hold as
+    attributes and that are others in these arguments, and lengths of containers that are others."""
+    frame, numbers, lengths = dict(zip(params, args)), set[Source](), set[Source]()
+    for guard in rows:
+        source = guard.source
+        if guard.kind in (LEN_IS, DICT_KEYS) and not _fits(guard, frame):
+            lengths.add(length_of(source))
+        if guard.kind != EQUALS or type(guard.value) is not int or not isinstance(source, DictItem):
+            continue
+        if not isinstance(source.base, InstanceDict):
+            continue
+        at = SourcePrinter()
+        try:
+            owner = eval(source.base.base.expr(at), {**at.env, **frame})
+            value = dict.get(object.__getattribute__(owner, "__dict__"), source.key)
+        except Exception:  # not there any more
+            continue
+        if issubclass(type(owner), torch.nn.Module) and type(value) is int and value != guard.value:
+            numbers.add(source)
+    return numbers, lengths
 
 
 def _is_dead(guard: Guard) -> bool:

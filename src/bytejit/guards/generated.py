@@ -39,7 +39,7 @@ from bytejit.common.profiling import FLAG_TEXT
 from bytejit.runtime.entry import Args, Entry
 
 from .entry_printer import EntryPrinter, count_uses, guarded_types, ordered
-from .explain import changed_numbers, explain_failure, fails_by_class
+from .explain import between_modules, changed_numbers, explain_failure, fails_by_class
 from .guard_set import Guard, GuardSet
 from .kinds import GLOBAL_STATE, ID_IS, KINDS, TENSOR
 from .native_checker import CHECKER
@@ -75,6 +75,11 @@ class GuardedEntry(Entry):
         """The sources of sizes, strides, ints and floats that differ from what the guards have; each with the size above 1
         that it had, or 0."""
         return {source: size for source, size in changed_numbers(self._params, self._ordered, args).items()}
+
+    def between_modules(self, args: Args) -> tuple[set[Hashable], set[Hashable]]:
+        """Sources of integers that modules hold, and of lengths, that differ from what the guards have."""
+        numbers, lengths = between_modules(self._params, self._ordered, args)
+        return {*numbers}, {*lengths}
 
     def dead_objects(self) -> list[Hashable]:
         """Sources of objects that the guards know by identity, and that have died."""

@@ -1,17 +1,19 @@
 """Modules of one class that look alike share what is compiled for them, each block of a model on its own included.
 
 Which modules look alike is only a guess, made when they are compiled: from the plain values, the parameters' and buffers' shapes
-and the submodules that they have. Guards decide in each call, so a wrong guess costs a compile and no result. What differs (its
-number in the model, say) gets code of its own, and so sites that ask few entries.
+and the submodules that they have; integers may be others (its number in the model, by which it finds its part of a cache: see
+`Recompiles.of_modules`). Guards decide in each call, so a wrong guess costs a compile and no result. What differs otherwise gets
+code of its own, and so sites that ask few entries.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,27 +23,42 @@ from bytejit.common.plain_types import PLAIN_TYPES
 T = TypeVar("T")
 HANDLE = "__bytejit_handle__"  # attribute of a compiled function: its Handle (runtime/function.py)
 MOST_PARTS = 20_000  # parts of a module that are compared
+MOST_NUMBERS = 16  # kinds of modules that share code though their integers differ: each may want an entry of its own
 CONTAINERS = (tuple, list, dict, set, frozenset)
 NOT_COMPARED = ("_compiled_call_impl",)  # what Module.compile stores
 PLAIN = frozenset((*PLAIN_TYPES, torch.dtype, torch.device, torch.Size))
+
+
+class Looks(NamedTuple):
+    """What is compared of a module; integers that are its attributes, or its submodules', for themselves."""
+
+    parts: tuple
+    numbers: tuple[int, ...]
 
 
 class _Group:
     """Modules of one class that share `made`, which is held weakly. Their likeness is told when a second module comes, by the
     attributes that the first had when it was noted: the program may give it more once it is compiled."""
 
-    __slots__ = ("made", "first", "names", "parts")
+    __slots__ = ("made", "first", "names", "looks", "numbers")
 
     def __init__(self, made: Any, m: torch.nn.Module) -> None:
         self.made, self.first = weakref.ref(made), weakref.ref(m)
         self.names = frozenset(object.__getattribute__(m, "__dict__"))
-        self.parts: tuple | None = None
+        self.looks: Looks | None = None
+        self.numbers: set[tuple[int, ...]] = set()  # of the modules that share it
 
-    def takes(self, parts: tuple) -> bool:
-        """Whether a module with these parts is like the first."""
-        if self.parts is None and (first := self.first()) is not None:
-            self.parts = parts_of(first, self.names)
-        return bool(parts) and self.parts == parts
+    def takes(self, looks: Looks) -> bool:
+        """Whether a module that looks so is like the first, but for integers, of which only so many others share code."""
+        if self.looks is None and (first := self.first()) is not None:
+            self.looks = looks_of(first, self.names)
+            self.numbers.add(self.looks.numbers)
+        if self.looks is None or not looks.parts or self.looks.parts != looks.parts:
+            return False
+        if looks.numbers not in self.numbers and len(self.numbers) >= MOST_NUMBERS:
+            return False
+        self.numbers.add(looks.numbers)
+        return True
 
 
 class Groups:
@@ -56,8 +73,8 @@ class Groups:
         with self.lock:
             living = [(group, made) for group in self.of.get(cls) or () if (made := group.made()) is not None]
             fitting = [(group, made) for group, made in living if fits(made)]
-            parts = parts_of(m) if fitting else ()
-            return next((made for group, made in fitting if group.takes(parts)), None)
+            looks = looks_of(m) if fitting else Looks((), ())
+            return next((made for group, made in fitting if group.takes(looks)), None)
 
     def note(self, cls: type, made: Any, m: torch.nn.Module) -> None:
         """Note what was made for a module, the first of its group."""
@@ -66,12 +83,12 @@ class Groups:
             self.of.set(cls, [*living, _Group(made, m)])
 
 
-def parts_of(m: torch.nn.Module, names: frozenset[str] | None = None) -> tuple:
-    """All that is compared of a module; names: of its attributes, these only. Empty for one with too many parts. Holds no
+def looks_of(m: torch.nn.Module, names: frozenset[str] | None = None) -> Looks:
+    """All that is compared of a module; names: of its attributes, these only. Without parts for one with too many. Holds no
     object of the program's: other objects than plain values are compared by their addresses."""
     reader = _Reader()
     reader.top(m, names)
-    return tuple(reader.parts) if len(reader.parts) <= MOST_PARTS else ()
+    return Looks(tuple(reader.parts), tuple(reader.numbers)) if len(reader.parts) <= MOST_PARTS else Looks((), ())
 
 
 class _Reader:
@@ -79,6 +96,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
+        self.numbers: list[int] = []
         self.seen: dict[int, int] = {}
 
     def value(self, value: Any) -> None:
@@ -100,6 +118,11 @@ class _Reader:
         elif cls is types.MethodType:
             self.parts.append(("method", id(value.__func__)))
             self.value(value.__self__)
+        elif cls is functools.partial:
+            self.note(value)
+            self.parts.append("partial")
+            for part in (value.func, value.args, value.keywords):
+                self.value(part)
         else:
             self.parts.append(id(value))
 
@@ -141,7 +164,10 @@ class _Reader:
                 continue
             if not _is_compiled_method(value, m):
                 self.parts.append(name)
-                self.value(value)
+                if type(value) is int:
+                    self.numbers.append(value)
+                else:
+                    self.value(value)
 
 
 def _is_compiled_method(value: Any, m: torch.nn.Module) -> bool:

@@ -124,6 +124,10 @@ class Entry:
         that it had, or 0."""
         return {}
 
+    def between_modules(self, args: Args) -> tuple[set[Hashable], set[Hashable]]:
+        """Sources of integers that modules hold as attributes, and of lengths, that differ from what the guards have."""
+        return set(), set()
+
     def fails_by_class(self, args: Args) -> bool:
         """Whether it fits but for a class that the program has made anew."""
         return False

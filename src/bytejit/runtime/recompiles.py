@@ -44,6 +44,7 @@ class Recompiles:
         self.changed: dict[int, dict[Any, int]] = {}
         self.unlike: dict[int, set[Any]] = {}  # point id -> sources of what differs in each call: no guard is to have a value
         self.anew = False  # whether a site stopped compiling because a class is made anew in each call
+        self.of_modules: dict[int, set[Any]] = {}  # point id -> integers that differ between modules of one class
         self.spent: dict[int, set[Any]] = {}  # point id of a site that reached the limit -> what differed from all its entries
 
     def clear(self) -> None:
@@ -52,6 +53,7 @@ class Recompiles:
         self.failures.clear()
         self.changed.clear()
         self.unlike.clear()
+        self.of_modules.clear()
         self.spent.clear()
         self.anew = False
 
@@ -88,6 +90,8 @@ class Recompiles:
         entries = [e for e in state.entries if not e.negative]
         alike = [e for e in entries if same_objects(e.modules, modules)]
         changed = self._note(state, alike, args, options) if alike else set()
+        if modules and not alike and self.dynamic() is not False:
+            self._note_modules(state, entries, args, modules)
         limit = self._limit_of(state, changed, options)
         if state.in_vain >= options.recompile_limit or state.died + len(entries) >= limit * MADE_LIMIT:
             state.freeze()
@@ -109,6 +113,18 @@ class Recompiles:
             self.spent.setdefault(state.point.id, changed)
         self._too_many(state, len(alike) if len(alike) >= limit else len(entries))
         return False
+
+    def _note_modules(self, state: SiteState, entries: list[Entry], args: Args, modules: tuple) -> None:
+        """Note in which integers a module differs from others of its class that the site has entries for: its number in the
+        model, say. They are left open where they are only keys. So are lengths: that of a cache of all modules, say."""
+        point = state.point.id
+        for e in entries:
+            first = e.modules[0]() if e.modules else None
+            if type(first) is type(modules[0]):
+                numbers, lengths = e.between_modules(args)
+                self.of_modules.setdefault(point, set()).update(numbers)
+                for source in lengths:
+                    self.note_size(point, source, 0)
 
     def _note_unlike(self, state: SiteState, entries: list[Entry], changed: list[dict[Hashable, int]]) -> None:
         """Note what was another value for each of the last entries of a site, where these fit in one call each."""

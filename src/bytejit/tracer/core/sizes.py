@@ -19,7 +19,8 @@ class Dynamic:
 
     `at_once`: all that can be; `changed`: those seen to change between calls, with a size above 1 that each had (0: none
     known); `static`: those that must not be. `guarded`: the tensors that entries of the site know already. `unlike`: plain
-    values that differ in each call: what needs one as a constant breaks the graph.
+    values that differ in each call: what needs one as a constant breaks the graph. `of_modules`: integers that differ between
+    modules of one class: left open where they are keys, constants elsewhere.
     """
 
     at_once: bool = False
@@ -28,6 +29,7 @@ class Dynamic:
     guarded: frozenset[Source] = frozenset()
     hysteresis: bool = True  # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
     unlike: frozenset[Source] = frozenset()
+    of_modules: frozenset[Source] = frozenset()
     named: NamedSources = NamedSources()  # those that are symbolic from the first trace, by name
     refused: tuple[tuple[Source, Any], ...] = ()  # of `static`, those that an operation (its Where) would not take
 

@@ -16,6 +16,7 @@ from bytejit.tracer.core.descriptions import shown_name, words
 from bytejit.tracer.core.library_code import is_of_library
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
+from bytejit.tracer.core.open_values import OpenVar
 from bytejit.tracer.core.read_values import ReadVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.texts import is_open
@@ -73,6 +74,8 @@ class Comparisons(Component):
             found = compare_numpy(self.t, COMPARISONS[name], a, b)
             if found is not None:
                 return found
+        if {type(a), type(b)} == {SymVar, OpenVar} and (found := call_anew(self.t, COMPARISONS[name], [a, b])) is not None:
+            return found
         if type(a) is SymVar or type(b) is SymVar:
             found = self._compare_symbols(name, a, b)
             if found is not None:

@@ -13,6 +13,7 @@ from bytejit.guards.conditions import SizeCondition
 from bytejit.guards.sources import Attr, Item, Source
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import Known, Lazy, SeqVar, Var
+from bytejit.tracer.sizes.called_anew import changes, hint, source_of
 
 from .changing_keys import all_new, picked
 from .open_writes import ExternalDict, OpenWrites
@@ -65,6 +66,17 @@ class ExternalList(OpenWrites, SeqVar):
         if not -len(self.real) <= at < len(self.real):
             return None
         return self.t.values.lazy(self.real[at], Item(self.origin, at))
+
+    def appended(self, key: Var) -> Var | None:
+        """What was appended at a place that changes between calls, guarded; None where that is not known."""
+        if not self.tail or self.late or self.maxlen is not None or not changes(self.t, key):
+            return None
+        source, place = source_of(self.t, key), hint(self.t, key)
+        if source is None or type(place) is not int or not 0 <= place - len(self.real) < len(self.tail):
+            return None
+        nth = place - len(self.real)
+        self.t.guard("EXPR", source, SizeCondition(f"key == n + {nth}", (("key", source), ("n", length_of(self.origin)))))
+        return self.tail[nth]
 
     def write(self, key: Var, value: Var) -> bool:
         there = self.tail == [] and (self.late or picked(self.t, self, key) is not None)

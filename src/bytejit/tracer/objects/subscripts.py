@@ -114,6 +114,8 @@ class Subscripts(Component):
         if isinstance(container, TensorVar):
             key = self.plain_index(key)
             return self.t.indexing.item(container, key) or self.t.tensors.call_tensor_op(operator.getitem, [container, key], {})
+        if isinstance(container, ExternalList) and (found := container.appended(key)) is not None:
+            return found
         if (found := picked(self.t, container, key)) is not None:
             return found
         if isinstance(container, SeqVar):

@@ -94,6 +94,9 @@ def open_constant(t: Tracer, obj: Any, source: Source) -> Var | None:
     sizes, cls = t.sizes, type(obj)
     if cls in (int, float) and (number := sizes.wrap_number(obj, source)) is not None:
         return number
+    if cls is int and source in sizes.dynamic.of_modules and source not in sizes.dynamic.static:
+        t.guard("TYPE_IS", source, int)
+        return OpenVar(obj, source, lambda: t.guard("EQUALS", source, obj))
     if cls in numpy_types.NUMBERS:
         return wrap_numpy(t, obj, source)
     changed = sizes.dynamic.has_changed(source) or sizes.of_changing(source)
