@@ -23,7 +23,7 @@ from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.ambient import preserved
-from bytejit.common.gradients import refused
+from bytejit.common.gradients import checks_values, refused
 from bytejit.common.graph_info import info_of
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.saved_tensors import unhooked
@@ -87,7 +87,7 @@ class GradRun(FakeRun):
         self.leaves: list[tuple[int, Fake]] = []  # (input, its fake) of what needs a gradient
         self.histories: dict[int, object] = {}  # of each input that is a tensor: its node of autograd at the start
         self.writers: list[tuple[fx.Node, frozenset[int]]] = []  # calls that write into inputs, and into which
-        self.sparse: list[fx.Node] = []  # calls on inputs whose gradients are sparse
+        self.plain: dict[str, list[fx.Node]] = {}  # calls whose gradients only torch computes, by the reason
 
     def input(self, node: fx.Node, fake: object) -> object:
         """A fake that needs a gradient where the input does."""
@@ -110,16 +110,27 @@ class GradRun(FakeRun):
         super()._record(node)
         if len(self.rec.wrote) > before and node.graph is self.gm.graph:
             self.writers.append((node, frozenset(self.rec.wrote[before:])))
-        if node.graph is self.gm.graph and any(map(_is_sparse, fakes_in(self.env[node]))):
-            given = [n for n in node.all_input_nodes if n.op != "placeholder"]
-            if not any(x.requires_grad for n in given for x in fakes_in(self.env[n])):
-                self.sparse.append(node)
+        if node.graph is not self.gm.graph:
+            return
+        made = fakes_in(self.env[node])
+        given = [x for n in node.all_input_nodes for x in fakes_in(self.env[n])]
+        if any(map(_is_sparse, made)):
+            inner = [n for n in node.all_input_nodes if n.op != "placeholder"]
+            if not any(x.requires_grad for n in inner for x in fakes_in(self.env[n])):
+                self.plain.setdefault("a gradient is sparse", []).append(node)
+        elif any(map(_is_checked, made)) and not any(map(_is_checked, given)):
+            self.plain.setdefault("a gradient is defined for some values only", []).append(node)
 
 
 def _is_sparse(fake: Fake) -> bool:
     """Whether the operation that made a tensor has a sparse gradient: of an embedding, of `gather`."""
     step = None if refused(fake) else fake.grad_fn
     return getattr(step, "_saved_sparse", False) or getattr(step, "_saved_sparse_grad", False)
+
+
+def _is_checked(fake: Fake) -> bool:
+    step = None if refused(fake) else fake.grad_fn
+    return step is not None and checks_values(step)
 
 
 def _record(rec: Recorder, run: GradRun) -> Joint:
@@ -130,8 +141,8 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     inputs = len(run.fakes)
     _refuse_written(rec, run)
-    if run.sparse:
-        raise ByTorch("a gradient is sparse", run.sparse)
+    for why, calls in run.plain.items():
+        raise ByTorch(why, calls)
     results = Results(rec, flat, kinds_of(run.gm, NO_GRAD))
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)

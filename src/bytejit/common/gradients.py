@@ -128,3 +128,10 @@ def made_as(x: torch.Tensor, kind: torch._C._autograd.CreationMeta) -> torch.Ten
     if x._is_view():
         torch._C._autograd._set_creation_meta(x, kind)
     return x
+
+
+def checks_values(step: torch.autograd.graph.Node) -> bool:
+    """Whether a step of autograd raises an error for some values of gradients: where a loss depends on the phase of complex
+    eigenvectors or singular vectors. Fakes have no values, so that no graph of a backward pass has this check."""
+    phases = step.name() in ("LinalgEigBackward0", "LinalgEighBackward0", "LinalgSvdBackward0")
+    return phases and any(m.dtype.is_complex for m in step._input_metadata)

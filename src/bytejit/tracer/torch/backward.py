@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from bytejit.common.applied import Applied
-from bytejit.common.gradients import accumulate, gradients, leaf_gradients, refused
+from bytejit.common.gradients import accumulate, checks_values, gradients, leaf_gradients, refused
 from bytejit.common.graph_calls import called_name
 from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
@@ -144,6 +144,10 @@ class Backward(Component):
         changing = next((n.target for n in self.t.graph.nodes if isinstance(n.target, Applied) and n.target.changes), None)
         if changing is not None:  # where it raises, the original code runs it again
             raise Break(f"the backward pass of {changing.__name__.removeprefix('apply_')}, which may change what is outside")
+        for v in expect(args[0], SeqVar).items:
+            step = step_of(expect(v, TensorVar).fake)
+            if step is not None and any(checks_values(n) for n in (step, *(n for n, _ in history(step)))):
+                raise Break("a backward pass that may refuse the phase of complex eigenvectors or singular vectors")
         try:
             found = self.t.tensors.call_tensor_op(function, args, {})
         except Break as e:
