@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Lock, Thread
 
-from .harness import Row, Setting, run_row
+from .harness import ASSERTED, Row, Setting, run_row
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0  # seconds after which a row counts as hung
@@ -31,6 +31,8 @@ def serve(samples: int) -> None:
         except Exception as e:
             row = Row(name, Setting(**setting).name, bad=[f"harness: {type(e).__name__}: {str(e)[:200]}"])
         answers.write(json.dumps(asdict(row)) + "\n")
+        if any(ASSERTED in text for text in (*row.bad, *row.notes)):
+            return  # a device-side assert: every later call of this process would raise it
 
 
 class Worker:
@@ -54,7 +56,10 @@ class Worker:
         ready = select.select([self.process.stdout], [], [], PATIENCE)[0]
         line = self.process.stdout.readline() if ready else ""
         if line:
-            return Row(**json.loads(line))
+            row = Row(**json.loads(line))
+            if any(ASSERTED in text for text in (*row.bad, *row.notes)):
+                self.end()
+            return row
         bad = f"crash: exit {self.process.wait()}" if ready else f"hangs for {PATIENCE:.0f} s"
         self.end()
         return Row(name, setting.name, bad=[bad])
