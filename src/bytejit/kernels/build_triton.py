@@ -30,7 +30,7 @@ from .cuda_launch import Loaded, Param
 from .disk import Disk, digest, disk_of
 from .workers import workers
 
-FORMAT = "3"  # of cache entries: raise it when their content changes
+FORMAT = "4"  # of cache entries: raise it when their content changes
 
 
 @light_dataclass(frozen=True)

@@ -57,7 +57,7 @@ def launch(
         for kind, v, t in args
     ]
     kernel = module[name]
-    return lambda: kernel[grid](*values, **constants, num_warps=warps, num_stages=stages)
+    return lambda: kernel[grid](*values, **constants, num_warps=warps, num_stages=stages, enable_reflect_ftz=False)
 
 
 def timed(calls: list[Callable], device: str) -> float:

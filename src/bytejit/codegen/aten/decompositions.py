@@ -87,7 +87,16 @@ def _as(rec: GraphWriter, t: Fake | None, dtype: torch.dtype) -> Fake | None:
 
 @rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def batch_norm(
-    rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+    rec: GraphWriter,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    suggested: bool = False,
 ) -> tuple:
     """With alpha = weight / sqrt(var + eps): x * alpha + (bias - mean * alpha) in evaluation, as eager's kernel has it, so that
     both are known beside the weights; (x - mean) * alpha + bias in training, or a mean far from zero would cost digits.
@@ -118,7 +127,9 @@ def batch_norm(
         beta = rec.call(aten.neg.default, shift) if bias is None else rec.call(aten.sub.Tensor, beta, shift)
     out = rec.call(aten.mul.Tensor, wide, _per_channel(rec, alpha, rank))
     out = out if beta is None else rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank))
-    out = _suggested(rec, _as(rec, out, m.dtype))
+    out = _as(rec, out, m.dtype)
+    if suggested or m.device.type == "cpu":  # a GPU's kernel gives the result its input's strides
+        out = _suggested(rec, out)
     if training:
         mixed = any(t is not None and t.m.dtype is not m.dtype for t in (weight, bias, mean, var))
         kept = work if mixed or m.device.type != "cpu" else m.dtype  # as the CPU's kernel does
@@ -143,7 +154,7 @@ def batch_norm_cudnn(
     rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple:
     """The same with cuDNN's fourth result, memory for its backward pass: none."""
-    made = batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps)
+    made = batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps, suggested=True)
     return *made, rec.call(aten.new_empty.default, x, [0], dtype=torch.uint8)
 
 

@@ -245,6 +245,27 @@ for _f in MATH_FUNCTIONS:
         rough=_f.rough,
         far=_f.far and {_f.far[0]: (f"bj::{_f.far[1]}({{0}})", f"bj::{_f.name}_any({{0}})")},
     )
+#: what gelu multiplies by, on a GPU: rows of their own for the sake of their rough texts. Far below 0 they cancel, as torch's do
+op(
+    "tanh_cdf",
+    ref=lambda x: 0.5 * (1 + x.tanh()),
+    cost=14,
+    domain=(-1, 6),
+    dtypes=FLOATS,
+    cpp="(({T})0.5 * (1 + bj::tanh({0})))",
+    triton="(0.5 * (1.0 + libdevice.tanh({0})))",
+    rough="bj_rough_sigmoid(2.0 * {0})",
+)
+op(
+    "normal_cdf",
+    ref=torch.special.ndtr,
+    cost=14,
+    domain=(-1, 6),
+    dtypes=FLOATS,
+    cpp="(({T})0.5 * (1 + bj::erf({0} * ({T})0.70710678118654752)))",
+    triton="(0.5 * (1.0 + libdevice.erf({0} * 0.7071067811865476)))",
+    rough="bj_rough_normal_cdf({0})",
+)
 op(
     "rsqrt",
     **known("rsqrt"),
@@ -315,12 +336,14 @@ op(
     cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"},
     dtypes=ANY,
     # float to int: truncates, as static_cast
-    # to 16 bits by way of f32, as torch; to u8 by way of i64
+    # to 16 bits by way of f32, as torch; to u8 by way of i64, to i8 and i16 by way of i32: what is out of range wraps
     triton={
         "float": "{0}.to({T})",
         "bf16": "{0}.to(tl.float32).to({T})",
         "f16": "{0}.to(tl.float32).to({T})",
         "int": "{0}.to({T})",
+        "i16": "{0}.to(tl.int32).to({T})",
+        "i8": "{0}.to(tl.int32).to({T})",
         "u8": "{0}.to(tl.int64).to({T})",
         "bool": "{0} != 0",
     },

@@ -187,7 +187,12 @@ class Grid:
         pos = (v + 1) * ((n - 1) / 2) if self.align else ((v + 1) * n - 1) * 0.5
         if self.padding == REFLECTION:
             pos = self.reflected(pos, *((0, 2 * (n - 1)) if self.align else (-1, 2 * n - 1)))
-        return pos if self.padding == ZEROS else pos.do("fmax", 0.0).do("fmin", float(n - 1))
+        if self.padding != ZEROS:
+            return pos.do("fmax", 0.0).do("fmin", float(n - 1))
+        if self.ctx.device() == "cpu":
+            return pos
+        # no number of a pixel: a GPU leaves these points out, while a CPU multiplies a zero with their weight, nan
+        return pos.do("abs").do("lt", float(1 << 31)).pick(pos, -100.0)
 
     def reflected(self, pos: F, low2: int, high2: int) -> F:
         """A position reflected at low2 / 2 and high2 / 2 as often as it takes."""
