@@ -45,5 +45,5 @@ MATH_FUNCTIONS = (
     MathFunction("erfinv", 30, (-0.99, 0.99), far=("f64", "erfinv_far")),
     MathFunction("lgamma", 40, (0.1, 20)),
     MathFunction("digamma", 40, (0.1, 20), triton="bj_digamma({0})"),
-    MathFunction("sigmoid", 10, (-20, 20), triton="bj_sigmoid({0})", rough="1.0 / (1.0 + tl.exp(-{0}))"),
+    MathFunction("sigmoid", 10, (-20, 20), triton="bj_sigmoid({0})", rough="bj_rough_sigmoid({0})"),
 )

@@ -15,8 +15,8 @@ from bytejit.common.dtypes import FLOATS, NARROW
 
 # ops whose result moves little where an operand does
 CONTINUOUS = frozenset(
-    """abs add div erf erfc exp exp2 expm1 fma log log1p log2 maximum minimum mul narrow neg reciprocal rsqrt select sigmoid
-    sqrt sub tanh to""".split()
+    """abs add div erf erfc exp exp2 expm1 fma log log1p log2 maximum minimum mul narrow neg normal_cdf reciprocal rsqrt select
+    sigmoid sqrt sub tanh tanh_cdf to""".split()
 )
 REDUCTIONS = frozenset(("sum", "amax", "amin", "logsum"))
 

@@ -21,7 +21,16 @@ formula("relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
 formula("relu6", "relu6", ref=torch.nn.functional.relu6, cost=2)(lambda x: limits(x, 0, 6))
 formula("hardtanh", ref=torch.nn.functional.hardtanh, cost=2)(lambda x, a=-1, b=1: limits(x, a, b))
 formula("silu", ref=torch.nn.functional.silu, cost=11)(lambda x: x / (1 + (-x).do("exp")))
-formula("mish", ref=torch.nn.functional.mish, cost=30)(lambda x: x * soft_plus(x).do("tanh"))
+
+
+@formula("mish", ref=torch.nn.functional.mish, cost=20)
+def mish(x: F) -> F:
+    """x * tanh(log1p(e)) of e = exp(x), which is x * n / (n + 2) of n = e * (e + 2). Past 20 that is x."""
+    e = x.do("minimum", 20).do("exp")
+    n = e * (e + 2)
+    return x * (n / (n + 2))
+
+
 formula("hardsigmoid", ref=torch.nn.functional.hardsigmoid, cost=4)(lambda x: limits(x + 3, 0, 6) / 6)
 formula("hardswish", ref=torch.nn.functional.hardswish, cost=5)(lambda x: x * limits(x + 3, 0, 6) / 6)
 formula("leaky_relu", ref=torch.nn.functional.leaky_relu, cost=2)(lambda x, slope=0.01: x.do("gt", 0).pick(x, x * slope))
@@ -45,9 +54,16 @@ formula("log_sigmoid", "log_sigmoid", ref=torch.nn.functional.logsigmoid, cost=2
 @formula("gelu", ref=torch.nn.functional.gelu, cost=16)
 def gelu(x: F, approximate: str = "none") -> F:
     """Both forms, with torch's constants."""
+    return x * below(x, approximate)
+
+
+def below(x: F, approximate: str) -> F:
+    """The part of the standard normal distribution below x. On a GPU in forms that have a faster text for 16 bits."""
+    gpu = x.ctx.device() != "cpu"
     if approximate == "none":
-        return x * 0.5 * (1 + (x * SQRT_HALF).do("erf"))
-    return 0.5 * x * (1 + ((x + 0.044715 * x * x * x) * math.sqrt(2 / math.pi)).do("tanh"))
+        return x.do("normal_cdf") if gpu else 0.5 * (1 + (x * SQRT_HALF).do("erf"))
+    y = (x + 0.044715 * x * x * x) * math.sqrt(2 / math.pi)
+    return y.do("tanh_cdf") if gpu else 0.5 * (1 + y.do("tanh"))
 
 
 @formula("elu", ref=torch.nn.functional.elu, cost=14)

@@ -17,7 +17,8 @@ from bytejit.codegen.ops.table import Lower, lowers, op
 from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
 from bytejit.common.pointwise_ops import POINTWISE
 
-from .composite import SQRT_HALF, F, formula
+from .activations import below
+from .composite import F, formula
 from .pointwise import aten
 from .reduce import count, number
 
@@ -36,12 +37,11 @@ formula("native_dropout_backward", cost=2)(lambda g, mask, scale: g * (mask * sc
 @formula("gelu_backward", cost=30)
 def gelu_backward(g: F, x: F, approximate: str = "none") -> F:
     """g * gelu'(x)."""
+    part = below(x, approximate)
     if approximate == "none":
         density = (x * x * -0.5).do("exp") * (1 / math.sqrt(2 * math.pi))
-        return g * (0.5 * (1 + (x * SQRT_HALF).do("erf")) + x * density)
-    k = math.sqrt(2 / math.pi)
-    t = ((x + 0.044715 * x * x * x) * k).do("tanh")
-    return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (k * (1 + 3 * 0.044715 * x * x)))
+        return g * (part + x * density)
+    return g * (part + x * part * (1 - part) * (2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)))
 
 
 @formula("silu_backward", cost=16)
@@ -51,11 +51,13 @@ def silu_backward(g: F, x: F) -> F:
     return g * s * (1 + x * (1 - s))
 
 
-@formula("mish_backward", cost=40)
+@formula("mish_backward", cost=30)
 def mish_backward(g: F, x: F) -> F:
-    """g * mish'(x)."""
-    t = x.do("exp").do("log1p").do("tanh")
-    return g * (t + x * x.do("sigmoid") * (1 - t * t))
+    """g * mish'(x), with `mish`'s e and n."""
+    low = x.do("minimum", 20)
+    e = low.do("exp")
+    n = e * (e + 2)
+    return g * (n / (n + 2) + low * (4 * e * (e + 1)) / ((n + 2) * (n + 2)))
 
 
 @formula("hardswish_backward", cost=5)
