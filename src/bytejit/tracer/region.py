@@ -14,6 +14,7 @@ from bytejit.tracer.core.signals import Break, Raised, Restart
 from bytejit.tracer.core.tracer import ExitHere, Tracer
 from bytejit.tracer.core.values import NONE, NULL, TRUE, CellVar, InstanceVar, Lazy
 from bytejit.tracer.objects.class_facts import LOOKED_UP
+from bytejit.tracer.objects.made_dicts import MadeDict
 from bytejit.tracer.objects.open_writes import OpenWrites
 
 
@@ -122,7 +123,7 @@ def let_go(t: Tracer) -> None:
         if type(v) is GenVar:
             v.frame = None
     for v in t.effects.touched.values():
-        if isinstance(v, OpenWrites):  # which would write them now
+        if isinstance(v, (OpenWrites, MadeDict)):  # which would write them now
             v.late.clear()
         for name in ("items", "ns", "slots", "content", "frame"):
             if hasattr(v, name):

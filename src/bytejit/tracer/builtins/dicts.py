@@ -14,6 +14,7 @@ from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVa
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.objects.changing_keys import keys_change, lacks, picked
 from bytejit.tracer.objects.containers import base_of, key_of
+from bytejit.tracer.objects.made_dicts import MadeDict
 
 
 def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var], owner: Var | None = None) -> Var:
@@ -69,7 +70,7 @@ def no_sequence(t: Tracer, n: int) -> Raised:
 
 def _dict_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return fill_dict(t, DictVar({}, cls), args, kwargs)
+        return fill_dict(t, MadeDict(t, cls), args, kwargs)
 
     MODELS[cls] = make
 
@@ -245,6 +246,8 @@ def dict_clear(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -
 
 @on_dict("copy", "__copy__")
 def dict_copy(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if isinstance(d, MadeDict) and d.late:
+        return fill_dict(t, MadeDict(t, d.cls), [d], {})
     t.values.complete(d)
     return DictVar(dict(d.items), d.cls if d.cls is not types.MappingProxyType else dict, factory=d.factory)
 

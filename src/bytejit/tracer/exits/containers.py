@@ -24,6 +24,7 @@ from bytejit.tracer.core.values import (
     SliceVar,
     TensorVar,
 )
+from bytejit.tracer.objects.made_dicts import MadeDict
 from bytejit.tracer.objects.set_orders import guard_table, order_of, table_of
 
 from .statements import Statements
@@ -70,7 +71,7 @@ def attributes(out: Statements, target: str, v: DictVar | TensorVar) -> list[str
 
 
 def fill_dict(out: Statements, name: str, v: DictVar, setter: str = "") -> None:
-    for key, value in v.items.values():
+    for key, value in v.pairs() if isinstance(v, MadeDict) else v.items.values():
         k, x = out.value(key), out.value(value)
         out.lines.append(f"{setter}({name}, {k}, {x})" if setter else f"{name}[{k}] = {x}")
 

@@ -43,8 +43,8 @@ def iterator(out: Statements, v: IterVar) -> str:
         if skip:
             out.lines.append(f"for _ in range({skip}): next({name})")
         return name
-    elif v.kind in ("dict", "places"):
-        count = len(s["keys"] if v.kind == "dict" else s["rows"])
+    elif v.kind in ("dict", "places", "made"):
+        count = len(s["rows"] if v.kind == "places" else s["keys"])
         # of a dict from outside that is written it would be made before the writes, and not stand where it stands
         if v.kind == "dict" and len(s["owner"].items) != count or id(s["owner"]) in out.t.effects.dirty:
             raise CannotReconstruct("an iterator over a dict that the region changed", v.step)

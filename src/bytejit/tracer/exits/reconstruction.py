@@ -43,6 +43,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.objects.context_variables import TokenVar
+from bytejit.tracer.objects.made_dicts import MadeDict
 from bytejit.tracer.sizes.read_numbers import WARNING
 
 from . import classes, containers, functions, instances, iterators
@@ -222,6 +223,7 @@ MAKERS: dict[type[Var], Callable] = {
     ReadVar: read,
     SeqVar: containers.sequence,
     DictVar: containers.mapping,
+    MadeDict: containers.mapping,
     ProxyVar: containers.mapping_proxy,
     SetVar: containers.make_set,
     DictView: containers.dict_view,

@@ -26,6 +26,7 @@ from bytejit.tracer.sizes.called_anew import changes, computed, hint, source_of
 from .class_facts import MODULE_GETATTR, MRO, NAMESPACE, class_attribute
 from .containers import keys_source
 from .iterator_steps import NEXT
+from .made_dicts import MadeDict, state_of
 from .open_writes import ExternalDict, OpenWrites
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ NAMESPACES = (InstanceDict, PastDict, Scope)  # writes to these are modelled in 
 
 def picked(t: Tracer, container: Var, key: Var) -> Var | None:
     """container[key] for a key that changes between calls; None where the key must be a constant."""
+    if isinstance(container, MadeDict):
+        return container.found(key)
     source = _source_for(t, container, key)
     if source is None or not isinstance(container, (DictVar, SeqVar)):
         return None
@@ -107,7 +110,9 @@ def own_attribute(obj: object, name: str) -> Any:
 
 
 def lacks(t: Tracer, container: DictVar, key: Var) -> bool:
-    """Whether a dict from outside has no such key, which changes between calls; guarded where it is so."""
+    """Whether a dict has no such key, which changes between calls; guarded where it is so."""
+    if isinstance(container, MadeDict):
+        return container.lacks(key)
     source = _source_for(t, container, key)
     if source is None or dict.__contains__(container.real, hint(t, key)):
         return False
@@ -185,6 +190,8 @@ def keys_change(t: Tracer, d: DictVar) -> bool:
 def all_items(t: Tracer, view: DictView | DictVar) -> list[Var] | None:
     """All items of a view of such a dict, or its keys, at once, by their places; None for other views and dicts."""
     d, wanted = (view.unread, view.kind) if isinstance(view, DictView) else (view, "keys")
+    if isinstance(d, MadeDict):
+        return d.row(wanted) if d.late else None
     if isinstance(view, DictView) and view.complete is None or not isinstance(d, ExternalDict) or not keys_change(t, d):
         return None
     late = [*d.late.values()]
@@ -203,6 +210,8 @@ def iterator_by_places(t: Tracer, view: DictView | DictVar) -> IterVar | None:
     if items is None:
         return None
     owner, kind = (view.unread, view.kind) if isinstance(view, DictView) else (view, "keys")
+    if isinstance(owner, MadeDict):
+        return IterVar("made", state_of(owner, kind, type(iter(getattr(owner.cls(), kind)()))), t.limits.steps)
     cls = type(iter(getattr(owner.real, kind)()))
     return IterVar("places", {"owner": owner, "kind": kind, "rows": items, "at": 0, "cls": cls}, t.limits.steps)
 
@@ -225,6 +234,22 @@ def next_place(t: Tracer, s: dict[str, Any]) -> Var | None:
 
 
 NEXT["places"] = next_place
+
+
+def next_made(t: Tracer, s: dict[str, Any]) -> Var | None:
+    """Takes one step of an iterator over a dict of the region with open keys. Raises: Raised, Break."""
+    pairs, at = s["owner"].pairs(), s["at"]
+    if len(pairs) != len(s["keys"]):
+        raise t.raised(RuntimeError("dictionary changed size during iteration"))
+    if any(k is not was for (k, _), was in zip(pairs, s["keys"])):
+        raise Break("a dict whose keys change between calls, written while it is iterated over")
+    if at >= len(pairs):
+        return None
+    s["at"] += 1
+    return s["owner"].row(s["kind"])[at]
+
+
+NEXT["made"] = next_made
 
 
 def _row_of(t: Tracer, d: DictVar, function: Callable[[dict], tuple]) -> list[Var]:

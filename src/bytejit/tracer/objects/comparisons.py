@@ -45,6 +45,7 @@ from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 from . import identities
 from .containers import base_of, keys_source, real_length
 from .external_lists import ExternalList, is_filled
+from .made_dicts import MadeDict
 from .open_writes import ExternalDict
 from .own_methods import c_operator, is_number, refused
 from .plain_parts import plain_equal
@@ -299,7 +300,7 @@ class Comparisons(Component):
         if isinstance(v, (SeqVar, SetVar, DictView)):
             return self.t.subscripts.length(v) > 0
         if isinstance(v, DictVar):
-            if isinstance(v, ExternalDict) and v.late:
+            if isinstance(v, (ExternalDict, MadeDict)) and v.late:
                 return True
             if not v.complete and not v.items and not v.deleted:
                 filled = real_length(v.real) > 0

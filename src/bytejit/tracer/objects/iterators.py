@@ -27,6 +27,7 @@ from bytejit.tracer.core.versions import COUNTS_UNPACKED
 from .changing_keys import all_items, iterator_by_places
 from .class_facts import class_attribute, class_lookup
 from .iterator_steps import ASKING, NEXT
+from .made_dicts import MadeDict
 from .own_methods import IN_C, own_method
 from .set_orders import guard_orders, made_of, order_of, table_of
 
@@ -316,6 +317,8 @@ class Iteration(Component):
     def mapping_items(self, v: Var, ordered: bool = False) -> Iterable[tuple[Var, Var]] | None:
         """(key, value) pairs of a mapping, to go through once; None for what is none. ordered: as an OrderedDict takes them."""
         v = self.t.values.real(v)
+        if isinstance(v, MadeDict):
+            return v.pairs()
         if isinstance(v, DictVar):
             self.t.values.complete(v)
             return list(v.items.values())

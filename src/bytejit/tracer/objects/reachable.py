@@ -18,6 +18,7 @@ from .changing_keys import all_new
 from .class_facts import NAMESPACE
 from .containers import is_unchanged, real_key
 from .external_lists import ExternalList
+from .made_dicts import MadeDict
 from .open_writes import ExternalDict
 
 CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
@@ -47,7 +48,7 @@ def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
         elif isinstance(v, InstanceVar):
             todo += [v.ns, v.base, *(v.slots.values() if weakly or v.cls is not weakref.ReferenceType else ())]
         elif isinstance(v, DictVar):
-            pairs = [*v.known.values(), *v.late.values()] if isinstance(v, ExternalDict) else v.items.values()
+            pairs = [*v.known.values(), *v.late.values()] if isinstance(v, (ExternalDict, MadeDict)) else v.items.values()
             todo += [x for pair in pairs for x in pair]
         elif isinstance(v, ExternalList) and v.tail is not None:
             todo += [*v.tail, *(x for pair in v.late.values() for x in pair)]

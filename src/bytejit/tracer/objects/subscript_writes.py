@@ -16,6 +16,7 @@ from .class_facts import class_attribute
 from .containers import key_of, runs_code
 from .external_lists import ExternalList
 from .finalizers import check_replaced
+from .made_dicts import MadeDict
 from .open_writes import ExternalDict
 from .own_methods import refused
 
@@ -94,7 +95,7 @@ class SubscriptWrites(Component):
 
     def dict_set(self, d: DictVar, key: Var, value: Var, is_open: bool = True) -> None:
         """d[key] = value. is_open: whether a key that changes between calls may stay open."""
-        if is_open and isinstance(d, ExternalDict) and d.write(key, value):
+        if is_open and isinstance(d, (ExternalDict, MadeDict)) and d.write(key, value):
             return
         real_key = key_of(self.t, key)
         if d.cls is types.MappingProxyType:

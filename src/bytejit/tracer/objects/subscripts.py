@@ -46,6 +46,7 @@ from .class_facts import class_attribute, class_lookup
 from .containers import elements, key_of, keys_source, real_length, set_part, sought_key
 from .external_lists import ExternalList, added
 from .folded_warnings import tell_of_index
+from .made_dicts import MadeDict
 from .open_parts import contains_anew, part_of_text
 from .open_writes import ExternalDict
 from .own_methods import OF_SEQUENCES, answers, refused, stand_in
@@ -334,6 +335,8 @@ class Subscripts(Component):
             return v.count()
         if isinstance(v, SetVar):
             return len(v.items)
+        if isinstance(v, MadeDict):
+            return len(v.pairs())
         if isinstance(v, DictVar):
             self.t.values.complete(v)
             return len(v.items)

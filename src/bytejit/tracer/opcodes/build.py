@@ -15,6 +15,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of, set_part
+from bytejit.tracer.objects.made_dicts import MadeDict
 from bytejit.tracer.objects.set_orders import note, operand_of, plain
 from bytejit.tracer.objects.unread_texts import unread
 
@@ -41,7 +42,7 @@ def build_set(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("BUILD_MAP")
 def build_map(t: Tracer, f: Frame, ins: Ins) -> None:
     flat = f.popn(2 * ins.arg)
-    out = DictVar({})
+    out = MadeDict(t)
     for key, value in zip(flat[::2], flat[1::2]):
         t.subscript_writes.dict_set(out, t.values.real(key), value)
     f.push(out)
