@@ -136,3 +136,27 @@ def test_the_choice_is_stored(tmp_path) -> None:
             bytejit.reset()
             bytejit.compile(torch.sin)(x).sum().backward()
     assert any("graph" in p.read_text() for p in tmp_path.rglob("*.json"))
+
+
+def definite(x):
+    return x @ x.T + torch.eye(3)
+
+
+REFUSES = {
+    "cholesky": (torch.linalg.cholesky, lambda: (definite(torch.rand(3, 3)),)),
+    "divides": (lambda i, j: i // j, lambda: (torch.arange(4), torch.tensor([1, 2, 3, -2]))),
+    "counts": (lambda x, i: x.repeat_interleave(i, 0, output_size=6), lambda: (torch.rand(3, 2), torch.tensor([1, 2, 3]))),
+    "an unused parameter": (
+        lambda p, q: (p.detach() * q).sum(),
+        lambda: (torch.rand(3).requires_grad_(), torch.rand(3).requires_grad_()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSES)
+def test_graphs_that_refuse_numbers_that_are_made_up(name):
+    """They are compiled, as they were before"""
+    program, given = REFUSES[name]
+    args = given()
+    torch.testing.assert_close(bytejit.compile(program)(*args), program(*args))
+    assert not bytejit.counters["faults"] and not bytejit.counters["fallbacks"]

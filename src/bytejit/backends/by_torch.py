@@ -16,6 +16,7 @@ from torch import fx
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.profiling import FLAG
 from bytejit.common.spec import Spec, span_of
+from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.tensor import Fake, spec_of
 from bytejit.kernels.tune import Candidate, Choice, span_bytes
 
@@ -41,10 +42,12 @@ def faster(gm: fx.GraphModule, target: Target, compiled: Callable) -> Callable:
     tuner = target.tuner()
     followed = tuple(f.requires_grad for f in fakes) if info_of(gm).needs_grad else ()
     ways = [Candidate("torch", gm.forward), Candidate("own", compiled)]
-    with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), warnings_to(silently):
         state = torch.get_rng_state()
         try:
             choice = timed(tuner, [spec_of(f) for f in fakes], ways, followed, gm.code)
+        except Exception:  # it refuses numbers that are made up: no positive definite matrix, a zero to divide by, no such index
+            return compiled
         finally:
             torch.set_rng_state(state)
     tuner.save()
@@ -65,7 +68,8 @@ def timed(tuner: Any, specs: Sequence[Spec], ways: Sequence[Candidate], followed
         with torch.enable_grad():
             found = run(*operands)[0]
             asked = [x for x in operands if x.requires_grad]
-            return torch.autograd.grad(found, asked, found.detach(), allow_unused=True)[0]
+            grads = torch.autograd.grad(found, asked, found.detach(), allow_unused=True)
+            return next(g for g in grads if g is not None)
 
     def way(name: str, run: Callable) -> Candidate:
         def prepared(*operands: torch.Tensor) -> tuple:
