@@ -36,8 +36,8 @@ def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Call
     """The callable that `compile` makes of a graph, which sets no data itself."""
     if not info_of(gm).sets_data:
         return compile(gm)
-    if info_of(gm).needs_grad and tracked_anew(gm):
-        return through_torch(gm, "its outputs need gradients, and it sets a tensor's data, and requires_grad of an input")
+    if tracks_set(gm) or info_of(gm).needs_grad and tracked_anew(gm):
+        return through_torch(gm, "it sets a tensor's data, and requires_grad of an input")
     found = without_sets(gm)
     if isinstance(found, str):
         parts = cut_at_sets(gm)
@@ -93,6 +93,11 @@ def without_sets(gm: fx.GraphModule) -> Without | str:
     given = tuple((k, placeholders.index(x)) for k, x in enumerate(wanted) if x in sets)
     writes = tuple(versions_of(n.meta["val"]) for n in sets)
     return Without(module, tuple(map(placeholders.index, sets)), writes, given)
+
+
+def tracks_set(gm: fx.GraphModule) -> bool:
+    """Whether a graph says of a tensor whose data it sets whether that requires gradients."""
+    return any(u.target in ("requires_grad_", "detach_") for n in calls_of(gm) if n.target is set_data for u in n.args[0].users)
 
 
 def sets_within(gm: fx.GraphModule) -> bool:

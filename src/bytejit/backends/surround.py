@@ -43,20 +43,24 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
 
 
 def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
-    """The inputs whose requires_grad the graph sets, each with the value."""
+    """The inputs whose requires_grad the graph sets, or that it makes leaves, each with the value."""
     inputs = [n.meta for n in gm.graph.nodes if n.op == "placeholder"]
     return [
         (i, meta["val"].requires_grad)
         for i, meta in enumerate(inputs)
-        if "autograd" in meta and meta["val"].is_leaf and meta["val"].requires_grad != meta["autograd"][0]
+        if "autograd" in meta and meta["val"].is_leaf and (meta["val"].requires_grad, True) != tuple(meta["autograd"])
     ]
 
 
 def used_untracked(gm: torch.fx.GraphModule) -> bool:
-    """Whether an input is used before the graph turns its requires_grad on. If the graph runs again within a node of
-    autograd, the node would wrongly follow that use too."""
+    """Whether an input is used before the graph turns its requires_grad on, or makes a leaf of it, or it is turned off again. If
+    the graph runs again within a node of autograd, the node would wrongly follow that use too, or none."""
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    return any(on and next(iter(inputs[i].users)).target != "requires_grad_" for i, on in tracked_anew(gm))
+    turned_on = [inputs[i] for i, on in tracked_anew(gm) if on]
+    if any(n.meta["autograd"][0] or next(iter(n.users)).target != "requires_grad_" for n in turned_on):
+        return True
+    off = [u for n in inputs if "autograd" in n.meta and not n.meta["val"].requires_grad for u in n.users]
+    return any(u.target == "requires_grad_" and False not in (*u.args, *u.kwargs.values()) for u in off)
 
 
 def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
@@ -79,10 +83,9 @@ def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
                 inputs[i].requires_grad_(False)
             raise
         for i, on in last:
-            if on or inputs[i].is_leaf:
-                inputs[i].requires_grad_(on)
-            else:
+            if not inputs[i].is_leaf:
                 inputs[i].detach_()
+            inputs[i].requires_grad_(on)
         if not anew:
             return found
         return tuple([viewed_anew(inputs[anew[k]], t) if k in anew else t for k, t in enumerate(found)])

@@ -167,6 +167,8 @@ class TensorAttributes(Component):
             return
         self.t.backward.looked_at += name == "grad"
         if name == "requires_grad" and isinstance(value, Known):
+            if not is_leaf(v.fake):
+                raise Break("setting requires_grad of a tensor that is no leaf")
             self.t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [v, value], {})
             return
         if name == "grad" and v.fake.requires_grad and is_leaf(v.fake) and fits_as_grad(v, value):
