@@ -59,6 +59,14 @@ def test_both_ways_are_eager(monkeypatch, program, name) -> None:
     assert (type(found.grad_fn).__name__ == "CompiledRegionBackward") == (name == "own")
 
 
+def test_a_busy_machine_does_not_decide() -> None:
+    """Least times that were met twice decide, whichever way was the faster one more often."""
+    assert by_torch.is_own(Choice("torch", (), {"own": 1.0, "torch": 2.0}, {}))
+    assert not by_torch.is_own(Choice("torch", (), {"own": 0.99, "torch": 1.0}, {}))
+    assert not by_torch.is_own(Choice("torch", (), {"own": 1.0, "torch": 2.0}, {}, sure=False))
+    assert by_torch.is_own(Choice("own", (), {"own": 1.0}, {"torch": "it raised"}))
+
+
 def test_torch_is_the_node(monkeypatch) -> None:
     """Through torch autograd has eager's own nodes."""
     chosen(monkeypatch, "torch")
@@ -110,6 +118,13 @@ def test_changed_sizes_are_compiled(monkeypatch) -> None:
     for n in (3, 4, 5):
         torch.testing.assert_close(compiled(torch.ones(n)), torch.ones(n).sin())
     assert len(asked) == 1
+
+
+def test_made_up_numbers_may_be_refused(monkeypatch) -> None:
+    """Timing divides by zeros here, which eager refuses; the program does not."""
+    asked = chosen(monkeypatch, "torch")
+    x, y = torch.tensor([7, 8]), torch.tensor([2, 3])
+    assert torch.equal(bytejit.compile(lambda x, y: x // y)(x, y), x // y) and asked
 
 
 def test_hooks_are_not_told(monkeypatch) -> None:

@@ -18,7 +18,7 @@ from bytejit.common.profiling import FLAG
 from bytejit.common.spec import Spec, span_of
 from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.tensor import Fake, spec_of
-from bytejit.kernels.tune import Candidate, Choice, span_bytes
+from bytejit.kernels.tune import MARGIN, Candidate, Choice, span_bytes
 
 from .surround import fakes_of, tracked_anew
 from .target import Target
@@ -51,10 +51,18 @@ def faster(gm: fx.GraphModule, target: Target, compiled: Callable) -> Callable:
         finally:
             torch.set_rng_state(state)
     tuner.save()
-    if choice is None or choice.name == "own":
+    if choice is None or is_own(choice):
         return compiled
     report_of(gm).through_torch = WHY
     return gm.forward
+
+
+def is_own(choice: Choice) -> bool:
+    """Whether kernels are the faster way. Least times that were met twice decide, however often a busy machine kept either
+    waiting."""
+    if choice.sure and {"own", "torch"} <= set(choice.seconds):
+        return choice.seconds["own"] < MARGIN * choice.seconds["torch"]
+    return choice.name == "own"
 
 
 def timed(tuner: Any, specs: Sequence[Spec], ways: Sequence[Candidate], followed: Sequence[bool], text: str) -> Choice | None:
