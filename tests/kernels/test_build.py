@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 import bytejit
 from bytejit.common import caches
 from bytejit.common.options import Options
-from bytejit.kernels import build_cpp, launch, precompiled
+from bytejit.kernels import build_cpp, launch, machine, precompiled
 from bytejit.kernels.build import BuildFailed, Compiler, NoCompiler, find_compiler
 from bytejit.kernels.machine import cpu
 
@@ -189,3 +190,23 @@ def test_gcc_13_puts_no_conditions_side_by_side() -> None:
     flags = {n: Compiler("g++", f"g++ (Ubuntu {n}.3.0-6ubuntu2~24.04) {n}.3.0", True).flags for n in (12, 13, 14)}
     assert [n for n, words in flags.items() if "-fno-tree-slp-vectorize" in words] == [13]
     assert "-fno-tree-slp-vectorize" not in Compiler("clang++", "clang version 13.0.1 clang", False).flags
+
+
+@pytest.mark.parametrize(
+    "said, name, flags, tuned",
+    [
+        ("Not affected\n", "Intel(R) Xeon(R) Processor 6 207 2", {"avx2"}, True),
+        ("Not affected\n", "AMD EPYC 25 1 1", {"avx2"}, False),
+        ("Not affected\n", "Intel(R) Atom", set(), False),
+        ("Mitigation: Microcode\n", "Intel(R) Xeon(R) Gold 6 85 7", {"avx2"}, False),
+        (None, "Intel(R) Xeon(R)", {"avx2"}, False),
+    ],
+)
+def test_where_gathers_are_asked_for(monkeypatch, tmp_path, said, name, flags, tuned) -> None:
+    """On CPUs of Intel's whose gathers are fast. A system that does not say so, and other makers', keep the compiler's choice."""
+    told = tmp_path / "gathers"
+    if said is not None:
+        told.write_text(said)
+    monkeypatch.setattr(machine, "SAMPLED", told)
+    monkeypatch.setattr(machine, "cpu", lambda: SimpleNamespace(name=name, flags=frozenset(flags)))
+    assert bool(machine.tuning.__wrapped__()) == tuned

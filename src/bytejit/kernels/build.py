@@ -20,7 +20,7 @@ from bytejit.common.registry import count
 
 from .disk import Disk
 from .json_cache import json_cache
-from .machine import cpu, limits
+from .machine import cpu, limits, tuning
 
 PRELUDE = Path(__file__).parent / "prelude"
 
@@ -96,6 +96,7 @@ class Compiler:
             "-fno-threadsafe-statics",
             "-nodefaultlibs",
             "-fno-use-linker-plugin",
+            *tuning(),
         )
         # GCC 13 puts conditions of neighbouring elements side by side as 1, and reads them as masks: an index out of range of a
         # row of three passed its check. 12 and 14 do not
