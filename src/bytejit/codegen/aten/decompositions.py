@@ -277,6 +277,38 @@ def bce_with_logits(rec: GraphWriter, x: Any, target: Any, weight: Any = None, p
     return _reduced(rec, loss if weight is None else rec.call(aten.mul.Tensor, loss, weight), reduction)
 
 
+def _all_but(rec: GraphWriter, x: Fake, dim: int) -> Fake:
+    """The sums over all dimensions but one, which keep their places."""
+    dims = [d for d in range(len(x.m.shape)) if d != dim]
+    return rec.call(aten.sum.dim_IntList, x, dims, True) if dims else x
+
+
+@rule(aten._weight_norm_interface.default)
+def weight_norm(rec: GraphWriter, v: Any, g: Any, dim: int = 0) -> Any:
+    """v * (g / |v|), and the norms."""
+    if dim not in (0, len(v.m.shape) - 1) or not v.m.dtype.is_floating_point:
+        return NotImplemented
+    work = torch.float32 if v.m.dtype in NARROW_DTYPES else v.m.dtype
+    wide = _as(rec, v, work)
+    norms = rec.call(aten.sqrt.default, _all_but(rec, rec.call(aten.mul.Tensor, wide, wide), dim))
+    out = rec.call(aten.mul.Tensor, wide, rec.call(aten.div.Tensor, _as(rec, g, work), norms))
+    return _as(rec, out, v.m.dtype), norms
+
+
+@rule(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(rec: GraphWriter, grad: Any, v: Any, g: Any, norms: Any, dim: int) -> Any:
+    """With s = sum(grad * v): (g / norm) * (grad - v * s / norm^2), and s / norm."""
+    if dim not in (0, len(v.m.shape) - 1) or not v.m.dtype.is_floating_point:
+        return NotImplemented
+    work = torch.float32 if v.m.dtype in NARROW_DTYPES else v.m.dtype
+    grad, wide, scale, norms = (_as(rec, t, work) for t in (grad, v, g, norms))
+    along = _all_but(rec, rec.call(aten.mul.Tensor, grad, wide), dim)
+    part = rec.call(aten.div.Tensor, along, rec.call(aten.mul.Tensor, norms, norms))
+    rest = rec.call(aten.sub.Tensor, grad, rec.call(aten.mul.Tensor, wide, part))
+    of_v = rec.call(aten.mul.Tensor, rec.call(aten.div.Tensor, scale, norms), rest)
+    return _as(rec, of_v, v.m.dtype), _as(rec, rec.call(aten.div.Tensor, along, norms), g.m.dtype)
+
+
 @rule(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(rec: GraphWriter, g: Any, x: Any, buffer: Any) -> Any:
     """g * sigmoid(-x); without the buffer that eager keeps for it."""
