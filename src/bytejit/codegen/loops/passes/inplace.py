@@ -35,16 +35,18 @@ def place_writes(loops: Loops) -> Loops:
     place = InplaceUpdates(loops)
     if not place.gpu and loops.mutations:
         place.check_first()
+    place.look_up()
     for i in reversed(range(len(place.steps))):
         if updates(place.steps[i]):
             place.move(i)
     return replace(
-        loops, steps=tuple(place.steps), buffers=place.buffers, outputs=tuple(place.outputs), mutations=tuple(place.mutations)
+        loops, steps=place.in_order(), buffers=place.buffers, outputs=tuple(place.outputs), mutations=tuple(place.mutations)
     )
 
 
 class InplaceUpdates:
-    """A program while the memory of its updates is chosen."""
+    """A program while the memory of its updates is chosen. What uses a buffer is looked up: a loop that fills a tensor makes an
+    update a step. New steps stand apart, before the step that they are for, so that positions stay."""
 
     def __init__(self, loops: Loops) -> None:
         self.loops, self.cons = loops, loops.cons
@@ -92,50 +94,92 @@ class InplaceUpdates:
             rewrite.keep.append(e)
         return replace(k, nests=tuple(map(rewrite.body, k.nests)))
 
+    def look_up(self) -> None:
+        """Note what uses each buffer, and where the program may still fail."""
+        self.before: dict[int, list[Kernel]] = {}  # new steps, by the step that they stand before
+        self.users: dict[str, set[int]] = {}
+        for i, step in enumerate(self.steps):
+            self.note(i, step)
+        self.shown: dict[str, list[int]] = {}
+        for n, r in enumerate(self.outputs):
+            if r.view is not None:
+                self.shown.setdefault(r.view.buffer, []).append(n)
+        self.last_failing = max((i for i, s in enumerate(self.steps) if self.may_fail(s)), default=-1)
+
+    def note(self, i: int, step: Kernel | Extern) -> None:
+        """A step at a position, or before it, uses its buffers."""
+        for name in (*reads(step), *writes(step)):
+            self.users.setdefault(name, set()).add(i)
+
+    def insert(self, i: int, step: Kernel) -> None:
+        """A new step directly before step i."""
+        self.before.setdefault(i, []).append(step)
+        self.note(i, step)
+
+    def in_order(self) -> tuple[Kernel | Extern, ...]:
+        """All steps."""
+        return tuple(s for i, step in enumerate(self.steps) for s in (*self.before.get(i, ()), step))
+
     def kernel(self, i: int) -> Kernel:
         """The i-th step, which is a kernel."""
         step = self.steps[i]
         assert isinstance(step, Kernel)
         return step
 
+    def may_fail(self, step: Kernel | Extern) -> bool:
+        """Whether a step may raise when it runs."""
+        if isinstance(step, Extern):
+            return step.reason != "library"
+        return not self.gpu and may_raise(kernel_roots(step))
+
     # ---- places ---------------------------------------------------------------------------------------------------
     def move(self, i: int) -> None:
         """Choose the memory of the update in step i. That of all later updates is chosen already."""
         ((out, base),) = {(s.buffer, s.over) for p in self.kernel(i).nests for s in p.stores if s.over}
         old = self.buffers[base]
-        i = self.values_first(i, base)
+        self.values_first(i, base)
         if self.last_reader(i, base) and alike(old, self.buffers[out]):
             if old.kind == "temp":
-                self.steps[: i + 1] = [self.renamed(s, base, out) for s in self.steps[: i + 1]]
+                self.rename(base, out)
                 del self.buffers[base]
             elif self.is_final_value(i, out, base):
-                self.steps = [self.renamed(s, out, base) for s in self.steps]
-                self.outputs = [
-                    r if r.view is None or r.view.buffer != out else replace(r, view=replace(r.view, buffer=base))
-                    for r in self.outputs
-                ]
+                self.rename(out, base)
+                for n in self.shown.pop(out, ()):
+                    r = self.outputs[n]
+                    assert r.view is not None  # it is among `shown`
+                    self.outputs[n] = replace(r, view=replace(r.view, buffer=base))
+                    self.shown.setdefault(base, []).append(n)
                 self.mutations = [replace(m, done=True) if self.loops.inputs[m.input] == base else m for m in self.mutations]
                 del self.buffers[out]
             else:
                 self.copy(i, out, base)
         else:
             self.copy(i, out, base)
-        self.steps = [without_over(s, {base, out}) if out in writes(s) or base in writes(s) else s for s in self.steps]
+        names = {base, out}
+        for n in self.users.get(out, set()) | self.users.get(base, set()):
+            self.steps[n] = without_over(self.steps[n], names)
+
+    def rename(self, old: str, new: str) -> None:
+        """One buffer in the place of another, in all steps."""
+        users = self.users.pop(old, set())
+        for n in users:
+            self.steps[n] = self.renamed(self.steps[n], old, new)
+            if n in self.before:
+                self.before[n] = [self.renamed(s, old, new) for s in self.before[n]]
+        self.users.setdefault(new, set()).update(users)
 
     def last_reader(self, i: int, base: str) -> bool:
         """Whether no step needs the old contents of the buffer after the update."""
-        if any(base in reads(s) or base in writes(s) for s in self.steps[i + 1 :]):
-            return False
-        if any(r.view is not None and r.view.buffer == base for r in self.outputs) or base in writes(self.steps[i]):
+        if max(self.users[base]) > i or self.shown.get(base) or base in writes(self.steps[i]):
             return False
         return all(e.name != base for e in self.kernel(i).loads)
 
-    def values_first(self, i: int, base: str) -> int:
+    def values_first(self, i: int, base: str) -> None:
         """If the update computes its values from the buffer that it overwrites, compute them in a step before it, into a temp:
-        one point may read what another writes. Returns the new position of the update."""
+        one point may read what another writes."""
         k = self.kernel(i)
         if len(k.nests) > 1 or k.nests[0].axes or all(e.name != base for e in loads((k.nests[0].stores[0].value,))):
-            return i
+            return
         s = k.nests[0].stores[0]
         shape = tuple(a.size for a in k.axes)
         b = Buffer(f"{k.name}_new", shape, contiguous_stride(shape), s.value.dtype, "temp", self.buffers[base].device, s.where)
@@ -143,10 +187,9 @@ class InplaceUpdates:
         coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in k.axes)
         value = Store(b.name, coords, s.value, where=s.where)
         axes = tuple(replace(a, kind="parallel") for a in k.axes)
-        self.steps.insert(i, Kernel(b.name, axes, (LoopNest((), (value,)),), k.ops, k.where))
+        self.insert(i, Kernel(b.name, axes, (LoopNest((), (value,)),), k.ops, k.where))
         s = replace(s, value=self.cons.load(b.name, coords, b.dtype, None, s.where))
-        self.steps[i + 1] = replace(k, nests=(LoopNest((), (s,)),))
-        return i + 1
+        self.steps[i] = replace(k, nests=(LoopNest((), (s,)),))
 
     def is_final_value(self, i: int, out: str, base: str) -> bool:
         """Whether `out` is the value of the input `base` after the program, and may be written into it in step i already."""
@@ -156,17 +199,11 @@ class InplaceUpdates:
         v, b = self.outputs[mine[0].position].view, self.buffers[out]
         if v is None or (v.buffer, v.shape, v.stride, v.offset) != (out, b.shape, b.stride, 0):
             return False
-        if any(r.view is not None and r.view.buffer == out for n, r in enumerate(self.outputs) if n != mine[0].position):
+        if any(n != mine[0].position for n in self.shown.get(out, ())):
             return False
-        first = min(n for n, s in enumerate(self.steps) if out in writes(s))
-        return first == i and not any(
-            isinstance(s, Extern)
-            and s.reason != "library"
-            or isinstance(s, Kernel)
-            and not self.gpu
-            and may_raise(kernel_roots(s))
-            for s in self.steps[i:]
-        )
+        if any(out in writes(self.steps[n]) for n in self.users[out] if n < i):
+            return False
+        return self.last_failing <= i and not self.may_fail(self.steps[i])
 
     def copy(self, i: int, out: str, base: str) -> None:
         """Copy the other elements of `out` before step i."""
@@ -175,7 +212,7 @@ class InplaceUpdates:
         coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in axes)
         axes = tuple(a for a in axes if a.size != 1)
         store = Store(out, coords, self.cons.load(base, coords, b.dtype, None, b.where), where=b.where)
-        self.steps.insert(i, Kernel(f"{self.steps[i].name}_copy", axes, (LoopNest((), (store,)),), ("clone",), b.where))
+        self.insert(i, Kernel(f"{self.steps[i].name}_copy", axes, (LoopNest((), (store,)),), ("clone",), b.where))
 
     def renamed(self, step: Any, old: str, new: str) -> Any:
         """A step with one buffer in the place of another."""
