@@ -256,7 +256,8 @@ TORCH = (
         "operators that graphs hold",
         """_adaptive_avg_pool2d _cudnn_rnn _cudnn_rnn_backward _efficientzerotensor _euclidean_dist _log_softmax
         _native_batch_norm_legit _native_batch_norm_legit_no_training
-        _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view _assert_async.msg""",
+        _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view _weight_norm_interface
+        _weight_norm_interface_backward _assert_async.msg""",
         prefix="torch.ops.aten.",
     ),
     *_rows(
