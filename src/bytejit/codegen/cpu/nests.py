@@ -52,7 +52,8 @@ class NestPrinter(ScanLoops):
         scans = common.running(p)
         self.refs.update((name, frozenset(names)) for name in scans)  # a scan has a value at each point, of a block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
-        n.placed = common.place(p, names, self.refs, held, self.tables[i])
+        never = 0 if p.reduces else next((d for d, name in enumerate(names, 1) if self.sizes[name] == 0), 0)
+        n.placed = common.place(p, names, self.refs, held, self.tables[i], never)
         own = (x.expr for x in n.placed if id(x.expr) not in self.tables[i].parts)
         n.far = tuple(e for e in own if far_text(e, self.table))
         inner = self.sizes[names[-1]] if names else 1

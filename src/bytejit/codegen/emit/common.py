@@ -77,12 +77,14 @@ def place(
     refs: dict[str, frozenset[str]],
     held: dict[str, frozenset[str]] | None = None,
     tables: Tables | None = None,
+    first: int = 0,
 ) -> tuple[Placed, ...]:
     """Each expression of a nest, operands first, at the outermost depth where its axes are known.
 
     nest: the nest's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
     of them for a scan read in its own nest). held: axes that an element of a buffer depends on in addition to those of its
     coordinates (a row-local buffer has one element for each point of a block). tables: what is read from these.
+    first: the least depth of a load: that of a loop that never runs, whose buffers may have no memory.
     """
     depth_of = {name: i + 1 for i, name in enumerate(nest)}
     depths: dict[int, int] = {}
@@ -97,6 +99,7 @@ def place(
         names: frozenset[str] = frozenset()
         if e.kind == "load":
             names = frozenset().union(*(axes_of(c) for c in e.attr), (held or {}).get(e.name, names))
+            depth = max(depth, first)
         elif e.kind == "index":
             names = axes_of(e.attr)
         elif e.kind == "ref":
