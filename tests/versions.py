@@ -210,6 +210,9 @@ def main() -> int:
     say.add_argument("--write", action="store_true", help="put the counts into docs/versions.md")
     given = say.parse_args()
     newest = given.pairs == ["newest"]
+    unknown = set(given.pairs) - {p.name for p in PAIRS} - {"newest"}
+    if unknown:
+        say.error(f"no such pair: {' '.join(sorted(unknown))}; there are {' '.join(p.name for p in PAIRS)}")
     wanted = PAIRS[::-1] if newest else [p for p in PAIRS if not given.pairs or p.name in given.pairs]
     given.envs.mkdir(exist_ok=True)
     bad = lost = 0
