@@ -40,7 +40,8 @@ def faster(gm: fx.GraphModule, target: Target, compiled: Callable) -> Callable:
         return compiled
     fakes = fakes_of(gm)
     tuner = target.tuner()
-    followed = tuple(f.requires_grad for f in fakes) if info_of(gm).needs_grad else ()
+    result = list(gm.graph.nodes)[-1].args[0][0].meta["val"]
+    followed = tuple(f.requires_grad for f in fakes) if result.requires_grad else ()
     ways = [Candidate("torch", gm.forward), Candidate("own", compiled)]
     with torch._C.DisableTorchFunction(), warnings_to(silently):
         state = torch.get_rng_state()
