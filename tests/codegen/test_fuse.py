@@ -14,7 +14,7 @@ from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.dependencies import Dependencies, Order
-from bytejit.codegen.loops.passes.fuse import Merger, fuse
+from bytejit.codegen.loops.passes.fuse import MOST_NESTS, Merger, fuse
 from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, points, work
 from bytejit.codegen.loops.text import parse, text
@@ -204,6 +204,20 @@ def test_kernels_have_a_bound_so_that_compiling_grows_as_the_graph(fn: Callable)
     assert 1 < len(fused.steps) < 20
     assert all(work(kernel_roots(k)) <= MOST_WORK for k in fused.steps)
     assert all(len(function) < 80_000 for function in "".join(emit_cpp(plan).units).split("static void "))
+
+
+def many_sums(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Sums along the same rows, each of values that the one before it goes into: a nest for each."""
+    s = y[0]
+    for i in range(len(x)):
+        s = (x[i] * y + s * 0.1).sin().mean(0)
+    return s
+
+
+def test_kernels_of_many_nests_have_a_bound() -> None:
+    _, fused, _ = same(many_sums, torch.rand(100, 4, 64), torch.rand(4, 64))
+    assert 100 // MOST_NESTS <= len(fused.steps) <= 8
+    assert all(len(k.nests) <= MOST_NESTS for k in fused.steps)
 
 
 def recurrence(x: torch.Tensor, w: torch.Tensor) -> tuple:

@@ -4,8 +4,8 @@
 2. `merge`: a kernel and a reader of its results that have the same outer axes become one kernel of several nests; so do
    kernels that read the same elements. Values pass between nests in registers (the same nest), as refs (one a row), or in a
    row-local buffer.
-The cost is the number of bytes moved. A merge never makes a cycle of dependencies. No kernel grows above MOST_WORK, and of the
-steps that read a buffer only the nearest are tried, so that compile time grows linearly with the graph.
+The cost is the number of bytes moved. A merge never makes a cycle of dependencies. No kernel grows above MOST_WORK or
+MOST_NESTS, and of the steps that read a buffer only the nearest are tried, so that compile time grows linearly with the graph.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from .inline import inline, leaves_rows, repeats, turned_axis
 from .side_by_side import side_by_side
 from .split import split_axes
 
+MOST_NESTS = 32  # of a merged kernel: each merge, and the C++ compiler, goes through all of a kernel's
 FEW = 1 << 22  # points: up to so many, kernels on few long rows are merged on a GPU, as separate launches would cost more
 SMALL = 4096  # points: a kernel of at most so many that reads inputs only is moved to the front
 NEAREST = 16  # of the steps that read a buffer, so many on each side of a step are tried as partners of a merge
@@ -202,6 +203,8 @@ class Merger:
 
     def too_much(self, *nodes: StepNode) -> bool:
         """Whether two kernels are too large to be merged."""
+        if sum(len(n.step.nests) for n in nodes if isinstance(n.step, Kernel)) > MOST_NESTS:
+            return True
         for node in nodes:
             if sum(n.work for n in nodes) <= MOST_WORK:
                 return False
