@@ -131,3 +131,23 @@ def test_sums_of_exponentials_in_chunks(name: str, dtype: torch.dtype) -> None:
     exact = x.double().logcumsumexp(1)
     if dtype is torch.float32 and exact.isfinite().all():
         assert ((got[0] - exact).abs() <= exact.abs() * 2**-23 + 1e-30).all()
+
+
+BESIDE_FUNCTIONS = {
+    "product": lambda x: x.sigmoid().cumprod(1) * x,
+    "sum": lambda x: x.sin().cumsum(1).exp(),
+    "sum of wholes": lambda x: x.round().sigmoid().cumsum(1),
+    "backward": lambda x: x.exp().flip(1).cumsum(1).flip(1),
+}
+
+
+@pytest.mark.parametrize("program", BESIDE_FUNCTIONS.values(), ids=BESIDE_FUNCTIONS)
+@pytest.mark.parametrize("name", [n for n in ROWS_OF_EXPONENTS if n not in ("rising", "falling", "far apart")])
+def test_scans_beside_functions_in_chunks(name: str, program) -> None:
+    """Sums and products whose terms, or whose readers, are costly: as near to float64 as eager."""
+    x = ROWS_OF_EXPONENTS[name]
+    want, got, exact = program(x), bytejit.compile(program, fullgraph=True)(x), program(x.double())
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+    if exact.isfinite().all() and exact.numel():
+        bound = 2 * (want - exact).abs().max() + 2**-22 * exact.abs().max()
+        assert (got - exact).abs().max() <= bound

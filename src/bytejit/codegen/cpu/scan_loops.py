@@ -1,5 +1,6 @@
-"""The innermost loop of a scan. Element by element; or, for sums of exponentials of f32, a chunk of elements at a time: what is
-added up and what reads the running values are then vector code, and so are exponentials and logarithms (`bj::logsum_row`)."""
+"""The innermost loop of a scan. Element by element; or a chunk of elements at a time, for sums of exponentials of f32, and for
+sums and products of f32 beside costly functions: what is added up and what reads the running values are then vector code, and so
+are exponentials and logarithms (`bj::logsum_row`)."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from abc import abstractmethod
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.expr import Expr, walk
+from bytejit.codegen.loops.ir import Reduce
+from bytejit.codegen.loops.simplify import cost
 
 from .accumulation import accumulator
 from .lane_loops import LaneLoops, least
-from .reductions import NestState
+from .reductions import NestState, combine
 
 CHUNK = 64  # elements: `bj::LOGSUMS` of kernels/prelude/math_f64.h
+COSTLY = 8  # additions an element, from which on vectors are worth the way through memory
+SHORT = 16  # elements of a row: of fewer there is no chunk
 
 
 class ScanLoops(LaneLoops):
@@ -41,11 +46,16 @@ class ScanLoops(LaneLoops):
         self.stores(n)
 
     def in_chunks(self, n: NestState, low: str) -> bool:
-        """Whether a nest is one sum of exponentials of f32 along its innermost axis."""
+        """Whether a nest is one scan of f32 along its innermost axis: of exponentials, or beside costly functions."""
         if n.block or n.far or low != "0" or len(n.p.reduces) != 1 or any(s.mode != "set" for s in n.p.stores):
             return False
         [r] = n.p.reduces
-        return r.running and r.kind == "logsum" and r.dtype == "f32" and accumulator(r, n.sums) == "f64"
+        if not r.running or r.dtype != "f32" or accumulator(r, n.sums) != "f64":
+            return False
+        size = n.p.axes[-1].size if n.p.axes else 0
+        if r.kind == "logsum" or isinstance(size, int) and size < SHORT:
+            return r.kind == "logsum"
+        return cost((*r.args, *(e for s in n.p.stores for e in s.roots()))) >= COSTLY
 
     def scan_chunks(self, n: NestState, axis: str, end: str) -> None:
         """Such a loop."""
@@ -69,7 +79,14 @@ class ScanLoops(LaneLoops):
                 self.stores(n)
             t.close()
             if roots is r.args:
-                t.add(f"{r.name} = bj::logsum_row({r.name}, {row}, high - low);")
+                self.chunk_step(r, row)
             self.names.clear()
             self.names.update(saved)
         t.close()
+
+    def chunk_step(self, r: Reduce, row: str) -> None:
+        """The running values of a chunk, in place."""
+        if r.kind == "logsum":
+            self.text.add(f"{r.name} = bj::logsum_row({r.name}, {row}, high - low);")
+        else:
+            self.text.add(f"for (i64 c = 0; c < high - low; ++c) {row}[c] = {r.name} = {combine(r, r.name, f'{row}[c]')};")
