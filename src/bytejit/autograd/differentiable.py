@@ -68,7 +68,8 @@ def inputs_again(program: TracedRegion, ctx: FunctionCtx) -> dict[int, Any]:
         lent = frozenset(range(len(parts.saved_inputs)))
         saved = ctx.saved_tensors if ctx.held is None else ctx.held.checked(lent)
     inputs = dict(zip(parts.saved_inputs, saved)) | dict(zip(program.others, ctx.others))
-    if any(isinstance(t, torch.Tensor) and t._version != v for t, v in zip(ctx.others, ctx.versions)):
+    others = zip(program.others, ctx.others, ctx.versions)  # of a batch norm's averages, say, no result is computed
+    if any(i in parts.read and isinstance(t, torch.Tensor) and t._version != v for i, t, v in others):
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: an input of a "
             "compiled region, which a backward pass with create_graph=True computes from"

@@ -58,6 +58,7 @@ class Parts:
     recomputed: tuple[str, ...] = ()  # calls of the forward pass that the backward pass makes again
     budget: str = ""  # what the memory budget says, where there is one
     kept: Kept = Kept()  # what eager would save
+    read: tuple[int, ...] = ()  # the inputs that results with gradients are computed from
 
     def summary(self) -> str:
         """Returns in one line what is saved and what is computed again."""
@@ -105,7 +106,7 @@ class _Partition:
         """Makes both graphs."""
         forward_nodes = self.forward_calls()
         followed = [self.flat[p] for o in self.results[: len(self.tangents)] for p in positions(o)]
-        read_and_written = self.written & ancestors(followed)
+        read = ancestors(followed)
         gradient_values = [self.flat[p] for o in self.gradients for p in positions(o)]
         returned_inputs = [
             self.inputs[o.index] for o in map(base_of, self.gradients) if isinstance(o, Input) and o.index < len(self.inputs)
@@ -132,7 +133,7 @@ class _Partition:
             self.joint.tangents,
             layouts,
             tuple(sorted(map(self.inputs.index, self.written))),
-            tuple(sorted(map(self.inputs.index, read_and_written))),
+            tuple(sorted(map(self.inputs.index, self.written & read))),
             any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in forward.graph.nodes),
             grads,
             self.joint.recipes,
@@ -140,6 +141,7 @@ class _Partition:
             self.names(backward_nodes & self.recomputed),
             self.budget_summary,
             self.joint.kept,
+            tuple(i for i, n in enumerate(self.inputs) if n in read),
         )
 
     def names(self, calls: Set[fx.Node]) -> tuple[str, ...]:
