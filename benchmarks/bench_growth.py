@@ -103,7 +103,7 @@ def measure(shape: str, n: int) -> dict:
     clock = Clock()
     clock.watch()
     before = used()
-    with torch.set_grad_enabled(shape in ("training", "writes", "model", "step")):
+    with torch.set_grad_enabled(shape in ("training", "writes", "recurrence", "model", "step")):
         bytejit.compile(f)(*args)
     own, compilers, mib = (b - a for a, b in zip(before, used()))
     told = {k: sum(bytejit.counters[k].values()) for k in ("breaks", "fallbacks")}

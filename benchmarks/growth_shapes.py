@@ -102,6 +102,21 @@ def writes(n: int) -> Program:
     return f, (torch.randn(4, steps, SMALL),)
 
 
+def recurrence(n: int) -> Program:
+    """An LSTM cell in a loop whose states are stacked, forward and backward, a step for ten operations."""
+    steps, cell = n // 10, torch.nn.LSTMCell(SMALL, SMALL)
+
+    def f(x):
+        h = c = torch.zeros(4, SMALL)
+        out = []
+        for i in range(steps):
+            h, c = cell(x[i], (h, c))
+            out.append(h)
+        torch.stack(out).sum().backward()
+
+    return f, (torch.randn(steps, 4, SMALL),)
+
+
 def model(n: int) -> Program:
     """Layers whose outputs need gradients: a joint graph in two parts."""
     layers = torch.nn.Sequential(*(m for _ in range(n // 2) for m in (torch.nn.Linear(SMALL, SMALL), torch.nn.Tanh())))
@@ -135,4 +150,6 @@ def foreach(n: int) -> Program:
     return f, (params, grads)
 
 
-SHAPES = {f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, writes, model, step, foreach)}
+SHAPES = {
+    f.__name__: f for f in (chain, lines, linears, wide, outputs, appends, training, writes, recurrence, model, step, foreach)
+}
