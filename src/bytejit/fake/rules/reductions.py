@@ -98,3 +98,19 @@ def _running(op: ReductionOp) -> Callable[..., Any]:
 
 for _op in REDUCTIONS.values():
     row(*_op.overloads)((_running if _op.keeps else _reducing)(_op))
+
+
+_SUM = REDUCTIONS["sum"]
+
+
+@row("linalg_vector_norm", beside="sizes")
+def _vector_norm(
+    x: HasMeta, order: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Meta:
+    """Infers a norm. torch's own meta kernel before 2.12 keeps dims of size 1 that are reduced."""
+    m = x.m
+    none = isinstance(dim, (list, tuple)) and not dim
+    if dtype is not None or none or not m.dtype.is_floating_point or 0 in m.shape:
+        raise NeedsMeta
+    shape = reduced_shape(_SUM, m.shape, tuple(range(len(m.shape))) if dim is None else dim, keepdim)
+    return new(shape, None, m.dtype, m.device)
