@@ -175,6 +175,8 @@ class Values(ABC):
         at = s.coords[0]
         dims = self.dims_in(at) | ({"x"} if s.buffer in self.locals else frozenset())
         needed = self.dims(s.value) | (self.dims(s.mask) if s.mask is not None else frozenset())
+        if s.mode == "add":  # once for each point, also where place and value are the same for all
+            needed |= self.tile_dims()
         place = self.place(s.buffer, at)
         if not dims >= needed and not (self.sched.mode != "points" and self.sched.single and needed - dims <= {"x"}):
             place = f"tl.broadcast_to({place}, {self.tile_shape()})"
@@ -187,6 +189,14 @@ class Values(ABC):
             self.f.text.add(f'tl.atomic_add({place}, {value}{tail}, sem="relaxed")', note)
         else:
             self.f.text.add(f"tl.store({place}, {value}{tail})", note)
+
+    def tile_dims(self) -> frozenset[str]:
+        """The dims of a full tile."""
+        if self.sched.mode == "points":
+            return frozenset("x")
+        if self.sched.mode == "tiles":
+            return frozenset("xy")
+        return frozenset("x" if self.block_name() is None else "xr")
 
     def tile_shape(self) -> str:
         """Shape of a full tile."""
