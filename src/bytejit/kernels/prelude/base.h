@@ -191,11 +191,16 @@ template <class From> struct Cast<f16, From> {
 #define BJ_OF_BOOL(T) \
     template <> struct Cast<T, b8> { static inline __attribute__((always_inline)) T of(b8 x) { return x ? (T)1 : (T)0; } };
 BJ_OF_BOOL(f32) BJ_OF_BOOL(f64) BJ_OF_BOOL(i32) BJ_OF_BOOL(i64)
-#define BJ_WHOLE(T, F) \
-    template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return (T)x ^ (T)hidden_zero; } };
-BJ_WHOLE(i32, f32) BJ_WHOLE(i64, f32) BJ_WHOLE(i32, f64) BJ_WHOLE(i64, f64)
-template <class To> BJ To small_int(f32 x) { return (To)(i32)x; }
-template <class To> BJ To small_int(f64 x) { return (To)(i32)x; }
+// Of what is too large, and of nan, the instruction makes the least integer; GCC makes 0 of a nan, and the largest of infinity,
+// where it knows them.
+#define BJ_WHOLE(T, F, LIMIT) \
+    template <> struct Cast<T, F> { \
+        static inline __attribute__((always_inline)) T of(F x) { return (x < LIMIT ? (T)x : (T)-LIMIT) ^ (T)hidden_zero; } \
+    };
+BJ_WHOLE(i32, f32, 2147483648.0f) BJ_WHOLE(i64, f32, 9223372036854775808.0f)
+BJ_WHOLE(i32, f64, 2147483648.0) BJ_WHOLE(i64, f64, 9223372036854775808.0)
+template <class To> BJ To small_int(f32 x) { return (To)(x < 2147483648.0f ? (i32)x : (i32)-2147483648.0f); }
+template <class To> BJ To small_int(f64 x) { return (To)(x < 2147483648.0 ? (i32)x : (i32)-2147483648.0); }
 #define BJ_SMALL(T, F) \
     template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return small_int<T>(x); } };
 BJ_SMALL(i8, f32) BJ_SMALL(u8, f32) BJ_SMALL(i16, f32) BJ_SMALL(i8, f64) BJ_SMALL(u8, f64) BJ_SMALL(i16, f64)
