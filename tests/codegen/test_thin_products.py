@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from graphs import aten
+from marks import interpreted
 
 import bytejit
 from bytejit.codegen.aten import thin_products
@@ -71,3 +72,11 @@ def test_distances_of_all_pairs(name: str, dtype: torch.dtype) -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     assert not bytejit.counters["fallbacks"], bytejit.counters
     assert name == "no columns" or not any("dist.default" in k for k in bytejit.counters["externs"])
+
+
+@interpreted
+def test_a_linear_layer_with_a_vector_as_weight() -> None:
+    """No product of matrices, which the choice of libraries took it for"""
+    x = torch.randn(32)
+    compiled = bytejit.compile(lambda x: torch.nn.functional.linear(x, x * 2) + 1, options={"interpret": True})
+    torch.testing.assert_close(compiled(x), torch.nn.functional.linear(x, x * 2) + 1)
