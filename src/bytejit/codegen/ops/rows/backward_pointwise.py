@@ -81,8 +81,10 @@ def _rounded(x: F, limit: float) -> F:
 
 @formula("shrink_backward", cost=3)
 def shrink_backward(g: F, x: F, limit: float) -> F:
-    """0 within the limit."""
+    """0 within the limit, and at nan on a CPU."""
     bound = _rounded(x, limit)
+    if x.ctx.device() != "cpu":
+        return x.do("ge", -bound).do("and", x.do("le", bound)).pick(0, g)
     return x.do("gt", bound).do("or", x.do("lt", -bound)).pick(g, 0)
 
 
