@@ -7,25 +7,14 @@ from __future__ import annotations
 
 # of a GPU
 _NO_VIEW = "eager asks for a view of channels that these strides have not; the compiled call shuffles them"
-_REFUSED = "eager's kernels of a GPU lack the dtype, or the mix of them"
+_REFUSED = "eager's kernels of a GPU lack the dtype of a mask or of indices"
 _NAN = "eager's mean of infinite numbers is nan on a GPU, and the compiled one infinite"
 _EMPTY = "eager raises for statistics without elements"
 KNOWN: dict[tuple[str, str], str] = {
     **{("nn.functional.channel_shuffle", f"cuda {twist}"): _NO_VIEW for twist in ("transposed", "strided", "expanded")},
     **{(name, "cuda special"): _NAN for name in ("native_layer_norm", "nn.functional.rms_norm")},
     **{(name, "cuda empty"): _EMPTY for name in ("native_batch_norm", "_native_batch_norm_legit")},
-    **{
-        (name, "cuda mixed"): _REFUSED
-        for name in (
-            "native_batch_norm",
-            "_native_batch_norm_legit",
-            "native_dropout_backward",
-            *(f"nn.functional.{n}_norm" for n in ("batch", "group", "instance", "layer")),
-            "nn.functional.batch_norm.without_cudnn",
-            *(f"nn.functional.{n}" for n in ("embedding", "grid_sample", "unfold")),
-            *(f"nn.functional.interpolate.{n}" for n in ("nearest", "nearest-exact")),
-        )
-    },
+    **{(name, "cuda mixed"): _REFUSED for name in ("native_dropout_backward", "nn.functional.embedding")},
     ("narrow_copy", "cuda out"): "eager has no kernel of a GPU for it",
     ("nn.functional.embedding", "cuda strided"): "eager's max_norm reads the wrong elements of a strided weight",
     ("linalg.eigvals", "cuda transposed"): "eager writes into its input",

@@ -11,10 +11,10 @@ from bytejit.codegen.ops.calls import named
 from bytejit.common.dtypes import INDEX_DTYPES, NARROW_DTYPES
 from bytejit.common.spec import span_of
 from bytejit.fake.rules.core import LaidOut
-from bytejit.fake.tensor import infer
+from bytejit.fake.tensor import infer, spec_of
 
-from .mutation import CannotNormalise
-from .refused_dtypes import TAKES, refused_dtype
+from .mutation import CannotNormalise, overlaps
+from .refused_dtypes import ON_GPU, TAKES, refused_dtype
 from .refused_scalars import CONVERTED, INTEGERS, check_scalars
 
 
@@ -111,10 +111,14 @@ def _copies_badly(given: dict) -> bool:
 
 
 def _no_window(view: Any) -> Callable[[dict], bool]:
-    """Whether what is written over a view of a tensor has not its shape."""
+    """Whether what is written over a view of a tensor has not its shape, or the tensor consists of windows: eager copies those
+    as they lie in memory, so that a write shows in several."""
     names = [a.name for a in view._schema.arguments]
 
     def refused(given: dict) -> bool:
+        m = given["self"].m
+        if 0 not in m.stride and overlaps(spec_of(given["self"])):
+            return True
         window = infer(view, (given["self"],), {n: given[n] for n in names[1:] if n in given})
         return window.dim() != given["src"].dim() or any(n != m for n, m in zip(window.shape, given["src"].shape))
 
@@ -140,7 +144,7 @@ def _norm_mixed(given: dict) -> bool:
     x = given["input"]
     found = {p.dtype for name in _OF_NORMS if isinstance(p := given.get(name), torch.Tensor)}
     few = x.dtype in NARROW_DTYPES
-    return x.device.type == "cpu" and bool(found) and found != {x.dtype} and not (few and found == {torch.float32})
+    return bool(found) and found != {x.dtype} and not (few and found == {torch.float32})
 
 
 def _weighs_badly(given: dict) -> bool:
@@ -152,7 +156,7 @@ def _weighs_badly(given: dict) -> bool:
 
 
 def _sampled_mixed(given: dict) -> bool:
-    return given["input"].device.type == "cpu" and given["input"].dtype != given["grid"].dtype
+    return given["input"].dtype != given["grid"].dtype
 
 
 aten = torch.ops.aten
@@ -198,7 +202,8 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "index_put": _badly_indexed,
     "_unsafe_index_put": _badly_indexed,
 }
-LOOKED_AT = REFUSES.keys() | TAKES.keys() | CONVERTED.keys() | INTEGERS.keys()
+DTYPED = TAKES.keys() | ON_GPU.keys()
+LOOKED_AT = REFUSES.keys() | DTYPED | CONVERTED.keys() | INTEGERS.keys()
 
 
 def check_call(func: Any, args: tuple, kwargs: dict) -> None:
@@ -209,6 +214,6 @@ def check_call(func: Any, args: tuple, kwargs: dict) -> None:
     given = named(func, args, kwargs)
     if name in REFUSES and REFUSES[name](given):
         raise CannotNormalise(f"{func}: arguments that torch refuses")
-    if name in TAKES and refused_dtype(name, given):
+    if name in DTYPED and refused_dtype(name, given):
         raise CannotNormalise(f"{func}: a dtype that torch refuses")
     check_scalars(name, given)

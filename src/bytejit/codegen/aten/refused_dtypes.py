@@ -1,4 +1,4 @@
-"""Dtypes that torch's CPU kernels take, where neither its meta kernels nor our rows refuse the others."""
+"""Dtypes that torch's kernels take, where neither its meta kernels nor our rows refuse the others."""
 
 from __future__ import annotations
 
@@ -33,20 +33,29 @@ _ROWS = (
     ("mse_loss smooth_l1_loss huber_loss".split(), FLOAT_DTYPES),
 )
 TAKES: dict[str, frozenset[torch.dtype]] = {name: taken for names, taken in _ROWS for name in names}
-PROMOTED = frozenset("lerp mse_loss smooth_l1_loss huber_loss".split())  # computed in the common dtype of their operands
+_WINDOWS = "avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices upsample_bilinear2d upsample_bicubic2d"
+# where the kernels of a GPU take others
+ON_GPU = {name: FLOAT_DTYPES for name in _WINDOWS.split()} | {
+    "trace": WIDE_DTYPES | INT_DTYPES | COMPLEX_DTYPES | FLOAT_DTYPES | BOOL
+}
+ON_GPU |= dict.fromkeys("mm bmm addmm baddbmm addbmm dot vdot mv addmv".split(), FLOAT_DTYPES | COMPLEX_DTYPES)
 _KNOWN = FLOAT_DTYPES | COMPLEX_DTYPES | INT_DTYPES | BOOL
+PROMOTED = frozenset("lerp mse_loss smooth_l1_loss huber_loss".split())  # computed in the common dtype of their operands
 
 
 def refused_dtype(name: str, given: dict) -> bool:
-    """Whether torch's CPU kernel of an operator refuses the dtype of a call's arguments."""
+    """Whether torch's kernel of an operator refuses the dtype of a call's arguments."""
     tensors = [x for x in given.values() if isinstance(x, torch.Tensor)]
-    if not tensors or tensors[0].device.type != "cpu":
+    if not tensors or tensors[0].device.type not in ("cpu", "cuda"):
         return False
     found = tensors[0].dtype
     if name in PROMOTED:
         found = functools.reduce(torch.promote_types, (x.dtype for x in tensors))
     found = given.get("dtype") or found
-    return found in _KNOWN and found not in TAKES[name]
+    taken = TAKES.get(name, _KNOWN)
+    if tensors[0].device.type == "cuda":
+        taken = ON_GPU.get(name, taken)
+    return found in _KNOWN and found not in taken
 
 
 # functions with kernels of their own, of which fakes run another that takes more dtypes
