@@ -245,6 +245,9 @@ def eager_stride(func: torch._ops.OpOverload, args: tuple, shape: tuple, dtype: 
     operands = tuple(a for p, a in places if isinstance(a, _Tensor) or isinstance(a, _NUMBERS) and p.type.kind() == "TensorType")
     tensors = [a.m for a in operands if isinstance(a, _Tensor)]
     name = func.name()
+    if name == "aten::ldexp.Tensor" and len(tensors) == 2 and tensors[1].dtype.is_floating_point and 0 not in shape:
+        x, other = tensors  # a product with powers, which are row-major
+        return elementwise_stride(shape, [x, new(other.shape, None, dtype, other.device)]) or contiguous_stride(shape)
     if not tensors or device_of(tensors).type != "cpu" or 0 in shape:
         return None
     if name in ROW_MAJOR:
