@@ -11,6 +11,7 @@ from dynamic import agree
 from graphs import same
 from test_emit_cpp import compiled
 
+import bytejit
 from bytejit.codegen.loops.plan import Call
 
 r = torch.randn
@@ -85,3 +86,17 @@ def test_a_place_out_of_range_raises() -> None:
 def test_any_number_of_rows() -> None:
     fn = lambda x: (x[:, None] - x).square().sum(-1).sqrt()
     agree(fn, lambda n: (r(n, 3),), [["n", None]], [(n,) for n in (70, 90, 1, 33)])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_sum_of_zeros_below_0(n: int, dtype: torch.dtype) -> None:
+    """It is 0.0, as 1 / x shows."""
+
+    def program(x: torch.Tensor) -> tuple:
+        y = torch.stack([x] * n).sum(0)
+        return y, 1 / y, (x.unflatten(0, (-1, n)) * 1).sum(1), x.unflatten(0, (-1, n)).mean(1)
+
+    x = torch.full((24 * 64, 2), -0.0, dtype=dtype)
+    for got, want in zip(bytejit.compile(program)(x), program(x), strict=True):
+        assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())

@@ -17,7 +17,7 @@ from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Buffer, Kernel, LoopNest, Reduce, Store
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import Rewriter, known, points, work
-from bytejit.common.dtypes import NARROW
+from bytejit.common.dtypes import FLOATS, NARROW
 
 SHORT = 8  # elements of a row, at most
 STORES = 4  # of a row, at most: GCC vectorizes no loop that stores more elements side by side
@@ -70,8 +70,11 @@ class Unrolling:
         return LoopNest((), tuple(stores))
 
     def combined(self, r: Reduce, elements: list[Expr]) -> Expr:
-        """A reduction of elements, in order."""
-        return functools.reduce(lambda a, b: self.cons.op(OPS[r.kind], (a, b), r.dtype, r.where), elements)
+        """A reduction of elements, in order. A sum of zeros is 0.0, as one that begins with it is, also of -0.0."""
+        found = functools.reduce(lambda a, b: self.cons.op(OPS[r.kind], (a, b), r.dtype, r.where), elements)
+        if r.kind != "sum" or r.dtype not in FLOATS:
+            return found
+        return self.cons.op("add", (found, self.cons.const(0.0, r.dtype)), r.dtype, r.where)
 
     def store(self, s: Store) -> None:
         """Keep what later nests read of a store, in the dtype of its buffer."""
