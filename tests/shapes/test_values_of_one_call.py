@@ -141,6 +141,10 @@ NEEDED: dict[str, tuple[Callable, Callable]] = {
 }
 
 
+# keys of dicts that the function makes, which stay open
+OPEN = ("key: text", "key: time", "key: bytes", "key: large", "keys of text", "keys of a dict")
+
+
 @pytest.mark.parametrize("name", NEEDED)
 def test_what_needs_such_a_value_breaks_the_graph(name: str) -> None:
     f, value = NEEDED[name]
@@ -148,17 +152,18 @@ def test_what_needs_such_a_value_breaks_the_graph(name: str) -> None:
         warnings.simplefilter("error")  # no recompile limit
         counts = compare(f, [(value(i),) for i in range(20)])
     assert sum(counts[12:]) <= 2, counts  # a float that is inf is another class of floats
-    assert any("a value that differs in each call" in reason for reason in bytejit.counters["breaks"])
+    broken = any("a value that differs in each call" in reason for reason in bytejit.counters["breaks"])
+    assert broken == (name not in OPEN)
 
 
-def test_a_value_that_comes_again_is_a_constant() -> None:
+def test_a_value_that_comes_again() -> None:
     counts = compare(new_keys, [(v,) for v in ["train", "train", "test", "test", "other", "other", "more", "more"]])
-    assert counts == [1, 0, 2, 0, 2, 0, 2, 0] and not bytejit.counters["breaks"]
+    assert counts == [1, 0, 2, 0, 0, 0, 0, 0] and not bytejit.counters["breaks"]
 
 
 def test_the_whole_graph_takes_constants() -> None:
     counts = compare(new_keys, [(f"k{i}",) for i in range(7)], fullgraph=True)
-    assert counts[-1] == 2 and not bytejit.counters["breaks"]
+    assert counts == [1, 2, 0, 0, 0, 0, 0] and not bytejit.counters["breaks"]
 
 
 def test_what_the_clock_gives() -> None:

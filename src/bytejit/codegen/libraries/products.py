@@ -73,9 +73,10 @@ def match_product(node: fx.Node) -> Product | None:
     if node.op != "call_function" or node.target not in PRODUCTS or node.kwargs:
         return None
     args = node.args
-    if len(spec_of(args[1]).shape) < 2:  # a linear layer with a vector as weight
-        return None
     if node.target is aten.linear.default:
+        spec = args[1].meta.get("spec")
+        if spec is not None and len(spec.shape) < 2:  # the weight is a vector
+            return None
         return Product(node, args[0], args[1], args[2] if len(args) > 2 else None, True)
     if node.target is aten.addmm.default:
         return Product(node, args[1], args[2], args[0], False) if len(args) == 3 else None

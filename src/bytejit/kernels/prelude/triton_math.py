@@ -55,7 +55,7 @@ def bj_fmod(a: tl.tensor, b: tl.tensor):
         return a % b
     elif a.dtype.is_fp32():
         # a quotient below 2^20, rounded up by more than its error, is right or one too large: what is left of a is exact
-        x, y = tl.abs(a), tl.abs(b)
+        x, y = tl.abs(a), tl.abs(b + tl.zeros_like(a))  # b may be a number
         quotient = (x / y) * 1.000000476837158203125
         near = (quotient < 1048576.0) & (y > 1e-30) & (y < 1e30)
         left = tl.fma(-tl.floor(quotient), y, x)

@@ -66,7 +66,10 @@ class MadeDict(DictVar):
         return found
 
     def source_for(self, key: Var) -> Source | None:
-        """The source of a key that one of the entries has, or none of them, which is guarded. None: it must be a constant."""
+        """The source of a key that one of the entries has, or none of them, which is guarded. None: it must be a constant, as a
+        number that is a symbol."""
+        if isinstance(self.t.values.real(key), SymVar):
+            return None
         source, entries = source_of(self.t, key), self.entries()
         if source is None or entries is None or not (self.late or changes(self.t, key)):
             return None
