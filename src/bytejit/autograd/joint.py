@@ -113,12 +113,11 @@ class GradRun(FakeRun):
         if node.graph is not self.gm.graph:
             return
         made = fakes_in(self.env[node])
-        given = [x for n in node.all_input_nodes for x in fakes_in(self.env[n])]
         if any(map(_is_sparse, made)):
             inner = [n for n in node.all_input_nodes if n.op != "placeholder"]
             if not any(x.requires_grad for n in inner for x in fakes_in(self.env[n])):
                 self.plain.setdefault("a gradient is sparse", []).append(node)
-        elif any(map(_is_checked, made)) and not any(map(_is_checked, given)):
+        elif any(map(_is_checked, made)) and not any(_is_checked(x) for n in node.all_input_nodes for x in fakes_in(self.env[n])):
             self.plain.setdefault("a gradient is defined for some values only", []).append(node)
 
 
@@ -141,8 +140,8 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     inputs = len(run.fakes)
     _refuse_written(rec, run)
-    for why, calls in run.plain.items():
-        raise ByTorch(why, calls)
+    if run.plain:  # the rest for other reasons is found in the parts
+        raise ByTorch(*next(iter(run.plain.items())))
     results = Results(rec, flat, kinds_of(run.gm, NO_GRAD))
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)
