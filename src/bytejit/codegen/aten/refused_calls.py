@@ -182,6 +182,7 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "native_layer_norm": _norm_mixed,
     "native_group_norm": _norm_mixed,
     "native_batch_norm": _norm_mixed,
+    "cudnn_batch_norm": _norm_mixed,
     "_native_batch_norm_legit": _norm_mixed,
     "_native_batch_norm_legit_no_training": _norm_mixed,
     "nll_loss_forward": _weighs_badly,

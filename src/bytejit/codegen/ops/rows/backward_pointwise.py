@@ -36,12 +36,17 @@ formula("native_dropout_backward", cost=2)(lambda g, mask, scale: g * (mask * sc
 
 @formula("gelu_backward", cost=30)
 def gelu_backward(g: F, x: F, approximate: str = "none") -> F:
-    """g * gelu'(x)."""
-    part = below(x, approximate)
+    """g * gelu'(x). The tanh form has the parts of a sigmoid's distribution on both sides: neither is 1 less the other, which
+    cancels."""
     if approximate == "none":
         density = (x * x * -0.5).do("exp") * (1 / math.sqrt(2 * math.pi))
-        return g * (part + x * density)
-    return g * (part + x * part * (1 - part) * (2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)))
+        return g * (below(x, approximate) + x * density)
+    y = (x + 0.044715 * x * x * x) * math.sqrt(2 / math.pi)
+    e = (y.do("abs") * -2).do("exp")
+    more = 1 / (1 + e)
+    less = e * more
+    part = x.do("lt", 0).pick(less, more)
+    return g * (part + x * more * less * (2 * math.sqrt(2 / math.pi) * (1 + x * x * (3 * 0.044715))))
 
 
 @formula("silu_backward", cost=16)
