@@ -4,7 +4,8 @@ The programs come in blocks of 250, each decided by the seed and its number, eac
 them at a time. With `--resume FILE` the blocks without a difference are noted there, and not run again.
 --found FOLDER: each program that differs is written there and the run goes on; nothing is shrunk.
 --chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs; --training: with their backward
-passes (a chain that has none is left out), --dynamic: with all sizes as symbols, --resized: with later calls in other sizes.
+passes (a chain that has none is left out), --dynamic: with all sizes as symbols, --resized: with later calls in other sizes,
+--device cuda: on a GPU.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 
@@ -29,25 +31,29 @@ from .runner import EXPLAINED, check_source
 from .writer import programs
 
 BLOCK = 250  # programs of a process
+FORMS = ("chains", "training", "dynamic", "resized")
 
 
 def run_chains(args: argparse.Namespace) -> int:
     """Each chain that differs is printed. Exit status: 0 when none does."""
     began, ran, bad = time.time(), 0, 0
     for n in range(args.seed, args.seed + args.count):
-        text = trained(chain(n)) if args.training else chain(n)
+        with torch.device("cpu"):
+            text = trained(chain(n)) if args.training else chain(n)
+            later = resized(text, n) if args.resized else ()
         if args.show:
             print(text)
             return 0
-        if args.training and raises(text):
+        if args.training and raises(text, args.device):
             continue
         ran += 1
         try:
             with targets.strict():
-                check_chain(text, dynamic=args.dynamic or None, resized=resized(text, n) if args.resized else ())
+                check_chain(text, dynamic=args.dynamic or None, resized=later, device=args.device)
         except Exception as e:
             bad += 1
             print(f"chain {n}: {type(e).__name__}: {e}\n{text.partition('def inputs')[2]}", flush=True)
+            torch.zeros(1) + 1  # raises where a fault of a GPU ended all work of this process
         if ran % 200 == 0:
             print(f"{ran} chains, {time.time() - began:.0f} s", flush=True)
     print(f"{ran} chains of the {args.count} from {args.seed} on, {bad} differ, {time.time() - began:.0f} s")
@@ -56,30 +62,33 @@ def run_chains(args: argparse.Namespace) -> int:
 
 def run_block(args: argparse.Namespace, number: int) -> tuple[int, int, str]:
     """A block in a process of its own: its number, exit status and output. A crash is a difference."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fuzz",
-        "--count",
-        str(BLOCK),
-        "--seed",
-        str(args.seed + number * 1_000_003),
-        "--backend",
-        args.backend,
-        "--alone",
-        *(("--found", args.found) if args.found else ()),
-    ]
+    command = [sys.executable, "-m", "tests.fuzz", "--alone", "--backend", args.backend, "--device", args.device]
+    if args.chains:
+        size = chains_a_block(args)
+        begin = number * size
+        command += ["--seed", str(args.seed + begin), "--count", str(min(size, args.count - begin))]
+        command += [f"--{flag}" for flag in FORMS if getattr(args, flag)]
+    else:
+        command += ["--seed", str(args.seed + number * 1_000_003), "--count", str(BLOCK)]
+        command += ["--found", args.found] if args.found else []
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     return number, done.returncode, done.stdout
 
 
+def chains_a_block(args: argparse.Namespace) -> int:
+    """At most BLOCK, and some blocks for each process."""
+    return max(1, min(BLOCK, -(-args.count // (4 * args.jobs))))
+
+
 def run_blocks(args: argparse.Namespace) -> int:
     """All blocks, those that were done before left out. Exit status: 0 when no program differs."""
     began, note = time.time(), Path(args.resume) if args.resume else None
-    key = f"seed {args.seed} {args.backend} block "
+    forms = [flag for flag in FORMS if getattr(args, flag)] + [f"of {args.count} on {args.jobs}"] * args.chains
+    key = " ".join([f"seed {args.seed} {args.backend}", *forms, "block "])
     known = set(note.read_text().splitlines()) if note and note.exists() else set()
-    blocks = [n for n in range(-(-args.count // BLOCK)) if f"{key}{n}" not in known]
+    size = chains_a_block(args) if args.chains else BLOCK
+    blocks = [n for n in range(-(-args.count // size)) if f"{key}{n}" not in known]
     bad = 0
     with ThreadPoolExecutor(args.jobs) as pool:
         for done, (number, status, said) in enumerate(pool.map(partial(run_block, args), blocks), 1):
@@ -90,7 +99,7 @@ def run_blocks(args: argparse.Namespace) -> int:
                 with note.open("a") as f:
                     f.write(f"{key}{number}\n")
             print(
-                f"{done * BLOCK} of {len(blocks) * BLOCK} programs, {bad} blocks with a difference,",
+                f"{done * size} of {len(blocks) * size} programs, {bad} blocks with a difference,",
                 f"{time.time() - began:.0f} s",
                 flush=True,
             )
@@ -150,6 +159,7 @@ def main(argv=None) -> int:
     p.add_argument("--training", action="store_true", help="chains with their backward passes")
     p.add_argument("--dynamic", action="store_true", help="chains with all sizes as symbols")
     p.add_argument("--resized", action="store_true", help="chains that are called again in other sizes")
+    p.add_argument("--device", default="cpu", help="where the chains run")
     p.add_argument("--jobs", type=int, default=1, help="processes at a time")
     p.add_argument("--resume", help="a file that notes the blocks that are done")
     p.add_argument("--alone", action="store_true", help="all programs in this process, in one block")
@@ -157,10 +167,11 @@ def main(argv=None) -> int:
     p.add_argument("--show", action="store_true", help="print one program and end")
     args = p.parse_args(argv)
     warnings.simplefilter("ignore")
-    if args.chains:
-        return run_chains(args)
-    if not args.alone and not args.show:
+    if not args.alone and not args.show and (args.jobs > 1 or not args.chains):
         return run_blocks(args)
+    if args.chains:
+        torch.set_default_device(args.device)
+        return run_chains(args)
     if args.show:
         print(programs().example().partition("def program")[2])
         return 0

@@ -9,6 +9,7 @@ import hashlib
 import linecache
 import re
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,13 +25,38 @@ class Differs(AssertionError):
     """Compiled and plain run of a chain differ."""
 
 
-def build(text: str) -> dict:
-    """The names that a program's text defines; tracebacks find its lines."""
+def build(text: str, device: str = "cpu") -> dict:
+    """The names that a program's text defines; tracebacks find its lines. Its inputs are made on the CPU and lie on the device,
+    which is the default one where it runs."""
     name = f"<chain {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     space = {"__name__": "chained"}
     exec(compile(text, name, "exec"), space)
-    return space | {"text": text}
+    made = space["inputs"]
+    if device != "cpu":
+
+        def inputs() -> tuple:
+            with torch.device("cpu"):
+                args = made()
+            return tuple(in_other_storages(args, lambda whole: whole.to(device)))
+
+        space["inputs"] = inputs
+    return space | {"text": text, "device": device}
+
+
+def in_other_storages(args: tuple, change: Callable[[torch.Tensor], torch.Tensor]) -> list:
+    """The tensors in storages that a change of the former ones makes; they share them as they did."""
+    made: dict[tuple, torch.Tensor] = {}
+    out = []
+    for t in args:
+        if not t.numel():
+            out.append(change(t))
+            continue
+        key = t.untyped_storage().data_ptr(), t.dtype
+        if key not in made:
+            made[key] = change(torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage()))
+        out.append(made[key].as_strided(t.shape, t.stride(), t.storage_offset()))
+    return out
 
 
 def execute(fn, args: tuple) -> object:
@@ -43,9 +69,9 @@ def execute(fn, args: tuple) -> object:
         return e
 
 
-def raises(text: str) -> bool:
+def raises(text: str, device: str = "cpu") -> bool:
     """Whether the program raises in eager."""
-    space = build(text)
+    space = build(text, device)
     return isinstance(execute(space["program"], space["inputs"]()), Exception)
 
 
@@ -54,12 +80,12 @@ class Noise(TorchDispatchMode):
 
     def __init__(self, seed: int):
         super().__init__()
-        self.g = torch.Generator().manual_seed(seed)
+        self.g = torch.Generator("cpu").manual_seed(seed)
 
     def off(self, t: torch.Tensor, eps: float) -> torch.Tensor:
         if t._is_zerotensor() or t.is_meta:  # a sum with zeros that have no storage asks for its shape on meta
             return t
-        off_by = torch.randint(-1, 2, t.shape, generator=self.g).double() * (2 * eps)
+        off_by = torch.randint(-1, 2, t.shape, generator=self.g, device="cpu").to(t.device).double() * (2 * eps)
         return (t.double() * (1 + off_by)).to(t.dtype)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -88,22 +114,13 @@ def noisy(space: dict, round_: int) -> list:
 
 def widened(args: tuple) -> list:
     """The tensors, floats as float64, that share storages as they did."""
-    made: dict[int, torch.Tensor] = {}
-    out = []
-    for t in args:
-        if t.is_floating_point() and t.numel():
-            whole = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
-            t = made.setdefault(t.data_ptr() - t.storage_offset() * t.element_size(), whole.double()).as_strided(
-                t.shape, t.stride(), t.storage_offset()
-            )
-        out.append(t.double() if t.is_floating_point() else t)
-    return out
+    return in_other_storages(args, lambda whole: whole.double() if whole.is_floating_point() else whole)
 
 
 def in_float64(space: dict) -> list:
     """Values of arguments and results of the program with float64 for every float; [] where it raises so."""
     args, text = widened(space["inputs"]()), WIDE.sub("torch.float64", space["text"])
-    program = build(text.replace(".float()", ".double()").replace(".half()", ".double()"))["program"]
+    program = build(text.replace(".float()", ".double()").replace(".half()", ".double()"), space["device"])["program"]
     torch.set_default_dtype(torch.float64)
     try:
         results = execute(program, tuple(args))
@@ -116,18 +133,20 @@ def further(exact: torch.Tensor | None, p: torch.Tensor, q: torch.Tensor) -> tor
     """Where q is further from float64 than twice p's distance, or not what float64 makes where that is a number and p none;
     everywhere, where float64 makes another shape."""
     if exact is None or exact.shape != p.shape:
-        return torch.ones(p.shape, dtype=torch.bool)
+        return torch.ones(p.shape, dtype=torch.bool, device=p.device)
     far = distance(exact, p)
     return torch.where(far.isinf(), off(exact.to(p.dtype), q), distance(exact, q) > 2 * far)
 
 
-def check_chain(text: str, backend="inductor", dynamic=None, calls: int = 1, resized: tuple[str, ...] = ()) -> None:
+def check_chain(
+    text: str, backend="inductor", dynamic=None, calls: int = 1, resized: tuple[str, ...] = (), device: str = "cpu"
+) -> None:
     """resized: the same text with other sizes, for later calls. Raises: Differs (compiled and plain run differ), or what
     bytejit raises by itself."""
-    space = build(text)
+    space = build(text, device)
     targets.reset()
     ours = targets.compiled(space["program"], backend, dynamic=dynamic)
-    for given in [space] * calls + [build(t) | {"program": space["program"]} for t in resized]:
+    for given in [space] * calls + [build(t, device) | {"program": space["program"]} for t in resized]:
         space = given
         plain_args, our_args = space["inputs"](), space["inputs"]()
         plain, got = execute(space["program"], plain_args), execute(ours, our_args)
@@ -155,7 +174,7 @@ def compare(space: dict, plain: list, got: list) -> None:
     runs: list[list] = []
     exact: list | None = None
     for i, (p, q) in enumerate(zip(plain, got)):
-        wrong, widest = off(p, q), torch.zeros(p.shape, dtype=torch.float64)
+        wrong, widest = off(p, q), torch.zeros(p.shape, dtype=torch.float64, device=p.device)
         for k in range(ROUNDS):
             if not wrong.any():
                 break
