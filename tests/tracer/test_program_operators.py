@@ -50,6 +50,13 @@ def counts(x: torch.Tensor) -> torch.Tensor:
     return x.cos()
 
 
+def refuses(x: torch.Tensor) -> torch.Tensor:
+    LOG.append("asked")
+    if x.sum() > 2:
+        raise ValueError("too much")
+    return x + 1
+
+
 def pure(x: torch.Tensor) -> torch.Tensor:
     made = torch.empty_like(x)
     made[:] = helper_without_state(x)
@@ -62,7 +69,7 @@ def helper_without_state(x: torch.Tensor) -> torch.Tensor:
 
 OPS = {
     f.__name__: torch.library.custom_op(f"bytejit_tests::program_{f.__name__}", f, mutates_args=())
-    for f in (reads, writes, calls, counts, pure)
+    for f in (reads, writes, calls, counts, refuses, pure)
 }
 for op in OPS.values():
     op.register_fake(torch.empty_like)
@@ -133,6 +140,17 @@ def before_and_after(x):
     return OPS["writes"](x), a, b, c, NUMBER, CONFIG.factor
 
 
+def raises_in_try(x):
+    y = OPS["counts"](x)
+    try:
+        y = OPS["refuses"](x * 3) + y
+    except ValueError as e:
+        y = y * 2 + len(str(e))
+    finally:
+        y = y + 1
+    return y
+
+
 def closures():
     n, held = 0, SimpleNamespace(a=0)
 
@@ -174,6 +192,7 @@ def methods():
 
 
 FUNCTIONS = [
+    raises_in_try,
     *(global_before, tensor_before, tensor_in_place, objects_before, of_a_library, in_a_loop),
     *(global_after, objects_after, before_and_after),
 ]
@@ -212,6 +231,19 @@ def test_what_does_not_touch_the_regions_state_is_in_its_graph() -> None:
     for i in (1, 2):
         torch.testing.assert_close(f(x), x.cos().sin().sin() + i)
     assert LOG == ["called"] * 2 and steps == [0, 1]
+
+
+def test_what_leaves_no_traces_is_in_the_graph_within_try() -> None:
+    @bytejit.compile(backend="eager")
+    def f(x):
+        try:
+            return OPS["pure"](x) + 1
+        except ValueError:
+            return x
+
+    bytejit.counters.clear()
+    torch.testing.assert_close(f(torch.ones(3)), torch.ones(3).sin() + 1)
+    assert not bytejit.counters["breaks"]
 
 
 def test_functions_of_one_code_are_read_once_in_each_namespace() -> None:

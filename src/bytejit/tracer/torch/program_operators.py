@@ -2,7 +2,8 @@
 
 A graph calls such an operator where the program does, but the region's other effects come at its end, and what the region reads
 of Python objects was read before the graph ran. So the graph breaks before a call whose code may see what the region has
-changed, and before the region reads what such code may have written. Which objects these are is found out by a walk through
+changed, and before the region reads what such code may have written. It also breaks before a call within `try` whose code may
+leave something behind: where it raises, the original code runs the handler, and makes the call itself. Which objects these are is found out by a walk through
 the code: names, closure cells, and all that can be reached from them. What C++ implements sees no Python object.
 """
 
@@ -21,6 +22,10 @@ from bytejit.tracer.core.values import TensorVar
 from bytejit.tracer.objects.code_reach import Reach, walk
 
 from .effects_of_calls import has_external_effects
+
+
+SPEAK = frozenset({"print", "open", "warnings", "logging", "time", "random", "sys", "os"})
+MUTE = (types.FunctionType, types.CellType, tuple, type)
 
 
 class ProgramOperators(Component):
@@ -45,6 +50,8 @@ class ProgramOperators(Component):
             raise Break(f"{name}, whose code may see what the region has changed")
         if not self.note_writes(reach):
             raise Break(f"{name}, whose code may change what the region has read")
+        if not self.t.job.measure and leaves_traces(reach) and self.t.tensors.in_try(managers=False):
+            raise Break(f"{name}, whose code has effects, within `try`")
 
     def note_writes(self, reach: Reach) -> bool:
         """Note what code may have changed from here on; False where the region knows some of it."""
@@ -91,6 +98,14 @@ class ProgramOperators(Component):
         """Before the region first looks at an object. Raises: Break where an operator in the graph may have changed it."""
         if id(obj) in self.written:
             raise Break(f"a {type(obj).__name__} that an operator or a finalizer may have changed meanwhile")
+
+
+def leaves_traces(reach: Reach) -> bool:
+    """Whether a second call of the same code could be told from one: it may write, or print, or call an object that does."""
+    if reach.unknown or reach.bound or reach.cells or any(name in SPEAK for _, name in reach.names):
+        return True
+    mute = MUTE if reach.writes else (*MUTE, torch.Tensor)
+    return not all(isinstance(x, mute) for x in reach.objects.values())
 
 
 # ---- the code --------------------------------------------------------------------------------------------------------
