@@ -366,6 +366,41 @@ def test_text(name: str, computed: bool) -> None:
     assert said[0] == said[1]
 
 
+def written_between_regions(compiled: Callable) -> torch.Tensor:
+    y, z = compiled(lambda w: (w.exp().tanh(), w.sin().exp()))(torch.ones(3, requires_grad=True))
+    later = compiled(lambda y, z: (y.sin() * z).cos())(y, z)
+    with torch.no_grad():
+        z.add_(1)
+    return later
+
+
+def written_part(compiled: Callable) -> torch.Tensor:
+    y = compiled(lambda w: (w * 2).sin().exp())(torch.ones(3, requires_grad=True))
+    y[0] = 3
+    return y
+
+
+def used_by_eager(compiled: Callable) -> torch.Tensor:
+    y = compiled(lambda w: w.view(1, -1).sin().tanh().softmax(-1))(torch.ones(3, requires_grad=True))
+    later = y * y
+    with torch.no_grad():
+        y.add_(1)
+    return later
+
+
+@pytest.mark.parametrize("program", [written_between_regions, written_part, used_by_eager])
+def test_the_node_has_the_name_of_eagers(program: Callable) -> None:
+    """In errors about what a region made, which the next region or eager's own node saved; where a tensor is printed."""
+    said = []
+    for compiled in (lambda f: f, lambda f: bytejit.compile(f, backend="aot_eager")):
+        result = program(compiled)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+            result.sum().backward()
+        shown = compiled(lambda x: F.cross_entropy(x, torch.tensor([0, 1])))(torch.ones(2, 3, requires_grad=True))
+        said.append((str(error.value), str(shown)))
+    assert said[0] == said[1] and "NllLossBackward0" in said[0][1]
+
+
 def pieces_by(take: Callable) -> Callable:
     def f(x: torch.Tensor) -> torch.Tensor:
         base = x * 2

@@ -16,7 +16,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 
-from .versions import TWICE, Kept, changed_since
+from .versions import TWICE, Kept, changed_since, of_eager
 
 UNPACK = getattr(torch._C._autograd.SavedTensor, "unpack", None)  # torch 2.11 has none
 
@@ -134,7 +134,7 @@ def _error_of(raw: torch._C._autograd.SavedTensor, known: int | None) -> Runtime
     try:
         UNPACK(raw)
     except RuntimeError as e:
-        return e
+        return of_eager(e, raw.data)
     return None
 
 

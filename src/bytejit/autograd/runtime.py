@@ -37,7 +37,7 @@ from .hooks import spare
 from .leaf_order import arranged
 from .partition import Parts
 from .recipes import Made
-from .region_node import CompiledRegion, apply
+from .region_node import CompiledRegion, apply_of
 from .results import maker
 from .undefined import without
 from .unused import Watched
@@ -102,6 +102,7 @@ class TrainingProgram:
         self.samples = tuple({0, ends // 2, ends - 1}) if ends > 1 else ()
         self.spared: set[tuple[frozenset[int], frozenset[int]]] = set()  # passes that computed more than they were for
         # the one result is the program's only output as it is
+        self.apply = apply_of(parts.kept.makers[0][0] if self.first == 1 and parts.kept.makers else "")
         self.is_bare = self.first == 1 and tuple(parts.recipes) == (Made(0),) and not self.watches
         spares = self.freed.spares and (parts.saved_inputs or parts.saved or parts.kept.holders)
         by_pass = self.freed.by_input or self.behind or spares or self.reentrant or applies or self.conditions
@@ -125,7 +126,7 @@ class TrainingProgram:
                 made = [t.view_as(t) if k in self.shut else t.detach() if k in self.detached else t for k, t in enumerate(made)]
             torch._C._set_grad_enabled(True)
             if self.first:
-                grown = apply((self, before, made, states), *[inputs[i] for i in self.inputs])
+                grown = self.apply((self, before, made, states), *[inputs[i] for i in self.inputs])
                 if self.unused is not None:
                     self.watch(grown if self.first == 1 else grown[0], made[self.parts.results : self.after])
                 if self.is_bare and grad:

@@ -38,23 +38,27 @@ TWICE = (
 class Holder:
     """An autograd node of eager's that saves tensors, or several equal ones. results: the program's results whose backward
     pass goes through it, as bits. leads_to: the inputs whose gradients go through it, as bits. inputs, outputs: the program's
-    inputs and outputs whose memory it saves. texts: how eager's errors name what it saves."""
+    inputs and outputs whose memory it saves. texts: how eager's errors name what it saves. own: of which of these it says so also
+    once a view of it was written: the node made it."""
 
     results: int
     leads_to: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     texts: Mapping[tuple[str, int], str] = field(default_factory=dict, compare=False)
+    own: frozenset[str] = field(default=frozenset(), compare=False)
 
     def named(self, error: RuntimeError, of: str, i: int) -> RuntimeError:
         """An error of `changed_since`, about what this node saves. of: "input" or "output"."""
         text = self.texts.get((of, i))
+        if text is not None and "::CopySlices" in str(error) and text not in self.own:
+            return error
         if text is not None and names_are_short():
             text = re.sub(r"Backward\d*,$", ",", text)
         return error if text is None else RuntimeError(re.sub(_NAMED, lambda found: f"{text} is at version", str(error), count=1))
 
 
-_NAMED = r" \[[\d, ]*\]\](, which is output \d+ of \w+,)? is at version"  # what changed_since and torch write behind the type
+_NAMED = r" \[[\d, ]*\]\](, which is output \d+ of [\w:]+,)? is at version"  # what changed_since and torch write behind the type
 
 
 @light_dataclass(frozen=True)
@@ -62,13 +66,15 @@ class Kept:
     """What eager saves. holders: without repeats, in the order of a backward pass. reach: for each result, the inputs that a
     pass from it leads to, as bits. order: the inputs that are leaves, in the order of a backward pass. alone: the results
     whose autograd node has no other result. applied: for each output of the program's own autograd functions, the results
-    that its gradient comes from, as bits."""
+    that its gradient comes from, as bits. makers: for each result, the name of the node that made it, and which of its results it
+    is; "" where eager's has another name."""
 
     holders: tuple[Holder, ...] = ()
     reach: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
     applied: frozenset[int] = frozenset()
+    makers: tuple[tuple[str, int], ...] = ()
 
 
 class Versions:
@@ -131,14 +137,21 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
         watched = [n for n in names if not n.endswith(STATISTICS) and not _hooked(node, n)]
         saved = {id(x.m.store): x for n in reversed(watched) for x in _saved(node, SAVED + n.removeprefix(RAW))}
         found = [(_counted_with(x, by_store[s], flat), _text_of(x)) for s, x in saved.items() if s in by_store]
+        own = frozenset(_text_of(x) for x in saved.values() if x.grad_fn is node)
         texts = {(of, i): text for row, text in found for side, of in enumerate(("input", "output")) for i in row[side]}
         ins, outs = (tuple(sorted(i for side, i in texts if side == of)) for of in ("input", "output"))
         texts = {at: text for at, text in texts.items() if text}
-        holders.setdefault(Holder(results, leads_to[node], ins, outs, texts))
+        holders.setdefault(Holder(results, leads_to[node], ins, outs, texts, own))
     results_of = Counter(p.grad_fn for p in primals)
     alone = tuple(k for k, p in enumerate(primals) if results_of[p.grad_fn] == 1)
     reach = tuple(leads_to[p.grad_fn] for p in primals)
-    return Kept(tuple(holders), reach, order_of_leaves(primals, leaves), alone, _applied(primals, nodes))
+    makers = tuple((_eager_name(p.grad_fn), p.output_nr) for p in primals)
+    return Kept(tuple(holders), reach, order_of_leaves(primals, leaves), alone, _applied(primals, nodes), makers)
+
+
+def _eager_name(node: torch.autograd.graph.Node) -> str:
+    """The name of eager's node. "" where a node stands for one that has another name."""
+    return node.name() if re.fullmatch(r"[A-Z]\w*Backward\d+", node.name()) else ""
 
 
 def _ordered(primals: Sequence[Fake]) -> list[torch.autograd.graph.Node]:
@@ -254,11 +267,31 @@ def names_are_short() -> bool:
         return "ExpBackward" not in str(e)
 
 
+def maker_of(t: torch.Tensor) -> tuple[str, int]:
+    """The name of the node of eager's that made a tensor, and which of its results it is. ("", 0): none did."""
+    node = t.grad_fn
+    if node is None:
+        return "", 0
+    program = getattr(node, "program", None)
+    makers = program.parts.kept.makers if program is not None else ()
+    named = makers[t.output_nr] if t.output_nr < len(makers) else ("", 0)
+    return named if named[0] else (node.name(), t.output_nr)
+
+
+def of_eager(error: RuntimeError, t: torch.Tensor) -> RuntimeError:
+    """torch's error for a saved tensor that was written, in which the node that made it is eager's."""
+    name, place = maker_of(t)
+    if names_are_short():
+        name = re.sub(r"Backward\d*$", "", name)
+    said = re.sub(r"which is output \d+ of [\w:]+,", f"which is output {place} of {name},", str(error), count=1)
+    return RuntimeError(said)
+
+
 def changed_since(t: torch.Tensor, version: int) -> RuntimeError:
     """Eager's error for a saved tensor that was written."""
-    name = "" if t.grad_fn is None else t.grad_fn.name()
+    name, place = maker_of(t)
     name = re.sub(r"Backward\d*$", "", name) if names_are_short() else name
-    made = f", which is output {t.output_nr} of {name}," if name else ""
+    made = f", which is output {place} of {name}," if name else ""
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{t.type()} {list(t.shape)}]{made} is at version {t._version}; expected version {version} instead. Hint: enable "

@@ -3,8 +3,9 @@
 A graph calls such an operator where the program does, but the region's other effects come at its end, and what the region reads
 of Python objects was read before the graph ran. So the graph breaks before a call whose code may see what the region has
 changed, and before the region reads what such code may have written. It also breaks before a call within `try` whose code may
-leave something behind: where it raises, the original code runs the handler, and makes the call itself. Which objects these are is found out by a walk through
-the code: names, closure cells, and all that can be reached from them. What C++ implements sees no Python object.
+leave something behind: where it raises, the original code runs the handler, and makes the call itself. Which objects these are is
+found out by a walk through the code: names, closure cells, and all that can be reached from them. What C++ implements sees no
+Python object.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from bytejit.tracer.core.values import TensorVar
 from bytejit.tracer.objects.code_reach import Reach, walk
 
 from .effects_of_calls import has_external_effects
-
 
 SPEAK = frozenset({"print", "open", "warnings", "logging", "time", "random", "sys", "os"})
 MUTE = (types.FunctionType, types.CellType, tuple, type)
