@@ -14,6 +14,8 @@ import itertools
 
 import torch
 
+from . import torch_functions
+
 FILL_SLOT = 5  # word of the table: version, prev_api, allocator, managed_from, to_py_object, dltensor_from_py_object
 CODES = {  # torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
     torch.bool: (6, 8),
@@ -174,3 +176,4 @@ def main() -> None:
     objects()
     dict_values()
     tensors()
+    torch_functions.check()

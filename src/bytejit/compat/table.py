@@ -302,6 +302,15 @@ TORCH = (
         "guards are checked from Python",
         "child",
     ),
+    *_rows(
+        "torch's state is read, and outputs are made, in a third of the time",
+        """aoti_torch_empty_strided aoti_torch_delete_tensor_object _Z16THPVariable_WrapRKN2at10TensorBaseE
+        _ZN3c108GradMode10is_enabledEv _ZN3c1013InferenceMode10is_enabledEv _ZN3c104impl26raw_local_dispatch_key_setE
+        _ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv""",
+        prefix="libtorch.",
+        probe="child",
+        without="torch's Python does it",
+    ),
     Interface(
         "triton.runtime.interpreter.",
         "Triton's interpreter is given faster functions of NumPy, in tests without a GPU",

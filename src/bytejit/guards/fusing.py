@@ -18,7 +18,7 @@ from .native_checker import OP
 Step = tuple[int, ...]
 
 MAKERS = {OP[name] for name in ("ARG", "CONST", "WEAK", "ATTR", "ITEM", "TUPLE_ITEM", "TYPE_OF", "OWN_DICT")}
-NO_SLOT = {OP["STATE"], OP["ARG"], OP["CONST"], OP["WEAK"]}
+NO_SLOT = {OP["STATE"], OP["FLAG"], OP["KEYED"], OP["ARG"], OP["CONST"], OP["WEAK"]}
 TWO_SLOTS = {OP["ALIAS"], OP["CLASS_IS"]}
 MANY_SLOTS = {OP["DONE"]: 2, OP["DISTINCT"]: 3}  # step -> the word from which on all are slots
 DICTS = (id(dict), id(collections.OrderedDict))  # classes that never die

@@ -5,7 +5,6 @@ extern "C" {
 PyObject* PyObject_Type(PyObject*);
 PyObject* PyObject_GetAttr(PyObject*, PyObject*);
 PyObject* PyObject_GetItem(PyObject*, PyObject*);
-PyObject* PyObject_CallFunctionObjArgs(PyObject*, ...);
 PyObject* PyObject_CallNoArgs(PyObject*);
 int PyObject_IsTrue(PyObject*);
 bj_size PyObject_Size(PyObject*);
@@ -23,19 +22,14 @@ PyObject* PyList_GetItem(PyObject*, bj_size);
 bj_size PyList_Size(PyObject*);
 PyObject* PySequence_List(PyObject*);
 int PySequence_Contains(PyObject*, PyObject*);
-PyObject* PyTuple_New(bj_size);
-int PyTuple_SetItem(PyObject*, bj_size, PyObject*);
-PyObject* PyTuple_GetItem(PyObject*, bj_size);
 char* PyBytes_AsString(PyObject*);
 PyObject* PyFunction_GetCode(PyObject*);
 PyObject* PyFunction_GetDefaults(PyObject*);
 PyObject* PyFunction_GetKwDefaults(PyObject*);
-PyObject* PyErr_Occurred(void);
-void PyErr_Clear(void);
 PyObject* PyWeakref_GetObject(PyObject*) __attribute__((weak));      // until Python 3.14
 int PyWeakref_GetRef(PyObject*, PyObject**) __attribute__((weak));   // from 3.13 on
-void Py_IncRef(PyObject*);
 extern PyObject _Py_NoneStruct;
+void* dlsym(void*, const char*);
 }
 typedef long long Word;
 struct View { void* data; int device_type, device_index, rank; unsigned dtype; long long* sizes; long long* strides;
@@ -137,6 +131,19 @@ static Answer state_is(PyObject* getter, Word want) {
     if (!found) return ERROR;
     Py_DecRef(found);
     return (Word)found == want ? YES : NO;
+}
+// The dispatch keys of this thread: those included, those excluded.
+static const Word* thread_keys(Word library) {
+    static __thread const Word* keys;
+    if (!keys) keys = (const Word*)dlsym((void*)library, "_ZN3c104impl26raw_local_dispatch_key_setE");
+    return keys;
+}
+static Answer keyed_is(Word* w) {
+    const Word* keys = thread_keys(w[3]);
+    if (keys && w[4] && keys[0] == w[5] && keys[1] == w[6]) return YES;
+    Answer ok = state_is((PyObject*)w[1], w[2]);
+    if (keys && ok == YES) w[4] = 1, w[5] = keys[0], w[6] = keys[1];
+    return ok;
 }
 static PyObject* behind(PyObject* ref) {     // null without an error: dead
     PyObject* found = nullptr;
@@ -308,6 +315,8 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         switch (*w) {
         case OP_DONE: return s.tuple(w + 2, w[1]);
         case OP_STATE: ok = state_is((PyObject*)w[1], w[2]); w += 3; break;
+        case OP_FLAG: ok = when(((Word(*)())w[1])() & 255, w[2]); w += 3; break;
+        case OP_KEYED: ok = keyed_is((Word*)w); w += 7; break;
         case OP_ARG: got = s.borrow(args[1 + w[1]]); w += 2; break;
         case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
         case OP_WEAK: got = s.add(behind((PyObject*)w[1])); w += 2; break;
@@ -358,5 +367,6 @@ static PyObject* fit(PyObject*, PyObject* const* args, bj_size) {
     return PyBool_FromLong(ok == YES);
 }
 static bj::Method methods[] = {{"run", run_program, 0x80, "checks guards and fetches values as a table says"},
-                               {"fit", fit, 0x80, "checks a tensor"}};
-BJ_EXPORT(methods, 2)
+                               {"fit", fit, 0x80, "checks a tensor"},
+                               {"maker", maker, 0x80, "a function that makes tensors of a dtype"}};
+BJ_EXPORT(methods, 3)

@@ -16,7 +16,7 @@ import torch
 from bytejit.common.light_dataclass import light_dataclass
 from bytejit.common.overriding import overrides
 from bytejit.common.where import short_path
-from bytejit.compat import class_versions
+from bytejit.compat import class_versions, torch_functions
 
 from .checks import (
     class_text,
@@ -224,6 +224,11 @@ def _state_step(to: StepWriter, source: Source, value: Any) -> tuple:
     by_identity = value is None or type(value) is bool or (type(value) is int and value == 0) or type(value) is torch.dtype
     if getter is None or not by_identity:
         raise NoStep
+    if (flag := torch_functions.flag(getter)) is not None:
+        return "FLAG", flag, int(value)
+    library = torch_functions.keys_library() if getter in torch_functions.KEYED and not value else None
+    if library is not None:
+        return "KEYED", to.address(getter), to.address(value), library, 0, 0, 0
     return "STATE", to.address(getter), to.address(value)
 
 

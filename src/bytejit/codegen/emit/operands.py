@@ -17,6 +17,7 @@ from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
 from bytejit.common.dtypes import DTYPES, torch_dtype
 from bytejit.common.errors import Bug
+from bytejit.guards.native_checker import CHECKER
 
 from .check import LibraryResults
 from .common import symbol_atoms, symbols_in
@@ -240,4 +241,4 @@ class Operands:
 
     def maker(self, dtype: torch.dtype) -> Callable:
         """The function that allocates outputs of a dtype: called with shape and stride."""
-        return torch.empty(0, dtype=dtype).new_empty_strided
+        return CHECKER.maker(dtype)
