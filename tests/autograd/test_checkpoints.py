@@ -158,6 +158,26 @@ def test_grad_through_a_reentrant_checkpoint():
     beside("aot_eager", reentrant, data, drive, torch_runs=2)
 
 
+@BOTH
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_statistics_are_written_twice(reentrant, backend):
+    """A batch norm in a checkpoint counts each batch again in the backward pass"""
+
+    def program(x, norm, last):
+        return last(checkpoint(lambda x: norm(x).relu(), x.sin(), use_reentrant=reentrant))
+
+    def inputs():
+        return torch.randn(6, 4, requires_grad=True), nn.BatchNorm1d(4), nn.Linear(4, 4)
+
+    def drive(f, x, norm, last):
+        out = f(x, norm, last)
+        once = [b.clone() for b in norm.buffers()]
+        out.sum().backward()
+        return out, x.grad, once, [b.clone() for b in norm.buffers()], [p.grad for p in last.parameters()]
+
+    beside(backend, program, inputs, drive)
+
+
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()

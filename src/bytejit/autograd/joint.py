@@ -23,6 +23,7 @@ from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops.sizes import same
 from bytejit.common.ambient import preserved
+from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.gradients import checks_values, refused
 from bytejit.common.graph_info import info_of
 from bytejit.common.light_dataclass import light_dataclass
@@ -110,6 +111,8 @@ class GradRun(FakeRun):
         super()._record(node)
         if len(self.rec.wrote) > before and node.graph is self.gm.graph:
             self.writers.append((node, frozenset(self.rec.wrote[before:])))
+            if isinstance(node.target, Checkpointed):  # statistics of a batch norm, say
+                self.plain.setdefault("a checkpointed part writes an input, once more in the backward pass", []).append(node)
         if node.graph is not self.gm.graph:
             return
         made = fakes_in(self.env[node])

@@ -171,7 +171,7 @@ class TensorAttributes(Component):
                 raise Break("setting requires_grad of a tensor that is no leaf")
             self.t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [v, value], {})
             return
-        if name == "grad" and v.fake.requires_grad and is_leaf(v.fake) and fits_as_grad(v, value):
+        if name == "grad" and is_leaf(v.fake) and fits_as_grad(v, value):
             pass
         elif hasattr(torch.Tensor, name):
             raise Break(f"setting a tensor's {name}")
