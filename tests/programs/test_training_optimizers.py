@@ -155,3 +155,48 @@ def test_a_step_that_changes_versions():
     assert weight._version > before and weight.is_leaf and weight.requires_grad
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_layer_that_is_frozen_for_a_while(set_to_none):
+    """Its gradient is removed, or becomes zeros, while it needs none; all in one graph"""
+
+    def build():
+        model = net()
+        opt, states = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), iter([True, True, False, False, True, True])
+
+        def step(x, y):
+            opt.zero_grad(set_to_none=set_to_none)
+            loss = LOSS(model(x), y)
+            loss.backward()
+            opt.step()
+            return loss.detach()
+
+        step.before = lambda: model[0].requires_grad_(next(states))
+        return step, seen(model, opt)
+
+    def drive(f, x, y):
+        f.before()
+        return f(x, y)
+
+    run(build, F(16, 8), I(16, hi=4), calls=6, graphs=None, drive=drive, tol=CLOSE)
+
+
+def test_gradients_of_what_needs_none():
+    """A program may set them; they are not of the tensor's history"""
+
+    def build():
+        def step(x, made):
+            x.grad = made * 2
+            x.grad += 1
+            y = torch.ones(3)
+            y.grad = x.grad.sin()
+            return x.clone(), y, y.detach().grad is None
+
+        return step, lambda: None
+
+    def drive(f, x, made):
+        copied, y, nothing = f(x, made)
+        return copied, x.grad, y, y.grad, nothing, copied.grad is None
+
+    run(build, F(3), F(3), drive=drive)
