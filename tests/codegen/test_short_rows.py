@@ -48,6 +48,7 @@ LOOPS: dict[str, tuple[Callable, tuple]] = {
     "few rows": (lambda x: x.sum(1), (r(20, 3),)),
     "places": (lambda x: x.argmax(1), (r(100, 3),)),
     "running": (lambda x: x.cumsum(1), (r(100, 3),)),
+    "nothing": (lambda x: (x.sum((1, 2)), x.prod(1)), (r(100, 0, 2),)),
 }
 
 

@@ -103,4 +103,4 @@ def is_short(p: LoopNest) -> bool:
     """Whether a nest has few points, and only reductions that an op on two operands combines."""
     if any(r.running or r.kind not in OPS or r.dtype == "b8" or r.args[0].dtype != r.dtype for r in p.reduces):
         return False
-    return known(p.axes) and points(p.axes) <= SHORT and not any(a.kind == "scan" for a in p.axes)
+    return known(p.axes) and 0 < points(p.axes) <= SHORT and not any(a.kind == "scan" for a in p.axes)
