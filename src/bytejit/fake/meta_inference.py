@@ -176,7 +176,9 @@ def _wrap(
             if device.type == "cpu" and not laid_out:
                 stride = eager_stride(func, args, shape, result.dtype) or stride
         else:
-            store, offset = base.store, offset + base.offset
+            store, width = base.store, result.dtype.itemsize  # an offset counts elements, also where a view has others
+            begin = base.offset if width == base.dtype.itemsize else base.offset * base.dtype.itemsize // width
+            offset = offset + begin
         return metas.ways.make(Meta(shape, stride, offset, result.dtype, device, store))
     if isinstance(result, (list, tuple)):
         many = len(func._schema.returns) > 1

@@ -68,6 +68,10 @@ class Bound:
         self.node = root.node if parent is None else None
         self.version = root.version
 
+    def whole(self) -> Bound:
+        """The root's own value, which all views between are taken off."""
+        return self if self.parent is None else self.parent.whole()
+
 
 def hashable(value: Any) -> Any:
     """A hashable form of an op's argument in which 1, 1.0 and True differ."""

@@ -10,6 +10,7 @@ of it are made again from the root when they are next read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -131,28 +132,33 @@ def _view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     if name in ("aten::alias", "aten::detach", "aten::lift_fresh"):
         out.bound = x.bound
         return out
-    parent, rest = x.bound, args[1:]
     if name == "aten::as_strided":
-        root = parent.root
-        offset = out.m.offset - root.offset
-        if offset < 0:
-            raise CannotNormalise("as_strided: reaches before the first element of its base")
-        if reaches_past(root.spec, offset, out.m.shape, out.m.stride):
-            raise CannotNormalise("as_strided: reaches past the last element of its base")
-        if same(offset, 0) and same(out.m.shape, root.spec.shape) and same_stride(out.m.shape, out.m.stride, root.spec.stride):
-            out.bound = _root_bound(parent)
-            return out
-        parent, rest = _root_bound(parent), (list(args[1]), list(args[2]), offset)
-    elif name in ("aten::_unsafe_view", "aten::_reshape_alias"):
+        return _strided(rec, x, out)
+    rest = args[1:]
+    if name in ("aten::_unsafe_view", "aten::_reshape_alias"):
         func, rest = aten.view.default, (list(args[1]),)
-    out.bound = Bound(parent.root, parent, func, rest, spec_of(out), rec.where)
+    out.bound = Bound(x.bound.root, x.bound, func, rest, spec_of(out), rec.where)
     return out
 
 
-def _root_bound(bound: Bound) -> Bound:
-    while bound.parent is not None:
-        bound = bound.parent
-    return bound
+def _strided(rec: GraphWriter, x: Fake, out: Fake) -> Fake:
+    """as_strided counts in the memory of the root, whatever views are between: it is a view of the root, in the root's dtype, and
+    that one in x's dtype. Raises: CannotNormalise where x's elements are no elements of the root."""
+    m, root, whole = out.m, x.bound.root, x.bound.whole()
+    if m.dtype.itemsize != root.spec.dtype.itemsize:
+        raise CannotNormalise("as_strided: of a view whose elements have another size than its base's")
+    offset = m.offset - root.offset
+    if offset < 0:
+        raise CannotNormalise("as_strided: reaches before the first element of its base")
+    if reaches_past(root.spec, offset, m.shape, m.stride):
+        raise CannotNormalise("as_strided: reaches past the last element of its base")
+    out.bound = whole
+    if not (same(offset, 0) and same(m.shape, root.spec.shape) and same_stride(m.shape, m.stride, root.spec.stride)):
+        spec = replace(spec_of(out), dtype=root.spec.dtype)
+        out.bound = Bound(root, whole, aten.as_strided.default, (list(m.shape), list(m.stride), offset), spec, rec.where)
+    if m.dtype is not root.spec.dtype:
+        out.bound = Bound(root, out.bound, aten.view.dtype, (m.dtype,), spec_of(out), rec.where)
+    return out
 
 
 def _pieces(rec: GraphWriter, x: Fake, name: str, args: tuple, out: Any) -> None:
