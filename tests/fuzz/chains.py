@@ -22,6 +22,10 @@ FORMS = ("{}",) * 6 + (
     "{}.flip(0)",
     "{}[..., 1:]",
     "{}[:1].expand(3, *{}.shape[1:])",
+    "{}.expand(2, *{}.shape)",
+    "{}[..., :1].expand_as({})",
+    "{}.contiguous(memory_format=torch.channels_last)",
+    "{}.movedim(0, -1)",
 )
 HEAD = '''\
 import torch
@@ -84,8 +88,10 @@ class Writer:
     def related(self, shape: tuple) -> tuple:
         """A shape that most often broadcasts with the first."""
         kind = self.r.random()
-        if kind < 0.4 or not shape:
+        if kind < 0.35 or not shape:
             return shape
+        if kind < 0.4:
+            return ()
         if kind < 0.6:
             return tuple(1 if self.r.random() < 0.5 else n for n in shape)
         if kind < 0.75:
