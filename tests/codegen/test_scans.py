@@ -138,6 +138,9 @@ BESIDE_FUNCTIONS = {
     "sum": lambda x: x.sin().cumsum(1).exp(),
     "sum of wholes": lambda x: x.round().sigmoid().cumsum(1),
     "backward": lambda x: x.exp().flip(1).cumsum(1).flip(1),
+    "mean of it": lambda x: x.cumsum(1).tanh().mean(1),
+    "largest of it": lambda x: x.cumprod(1).sigmoid().amax(1),
+    "of it and stored": lambda x: (y := x.cumsum(1).sigmoid()) - y.sum(1, keepdim=True),
 }
 
 

@@ -299,6 +299,20 @@ template <class T> BJ T logsum(T a, T b) {
 // at once, relative to the largest. One by one where some are much smaller, or not finite, or where a result is so near 0 that no
 // digit of an f32 is right.
 constexpr i64 LOGSUMS = 64;
+// `sum` and each beginning of a row of at most LOGSUMS numbers, added up, in their place; returns the last one. Runs of eight are
+// added side by side: an addition does not wait for the one before it. The row is written up to its next multiple of eight.
+BJ f64 sum_row(f64 sum, f64* row, i64 n) {
+    const i64 runs = (n + 7) / 8;
+    for (i64 c = n; c < 8 * runs; ++c) row[c] = 0;
+    for (int k = 1; k < 8; ++k)
+        for (i64 b = 0; b < runs; ++b) row[8 * b + k] = row[8 * b + k - 1] + row[8 * b + k];
+    for (i64 b = 0; b < runs; ++b) {
+        const f64 last = row[8 * b + 7];
+        for (int k = 0; k < 8; ++k) row[8 * b + k] = sum + row[8 * b + k];
+        sum = sum + last;
+    }
+    return sum;
+}
 static inline __attribute__((noinline, unused)) f64 logsum_row(f64 sum, f64* row, i64 n) {
     alignas(64) f64 part[LOGSUMS];
     const f64 none = -(f64)BJ_INF, first = sum;
