@@ -80,6 +80,13 @@ def test_rows_fetched_by_computed_indices_are_added_up_where_they_are_read() -> 
     assert [a.size for p in found.nests for a in p.axes] == [24]
 
 
+def test_positions_of_two_numbers_are_computed_many_at_a_time() -> None:
+    """Costly functions of a row shorter than a vector stay apart from the longer rows that they are for."""
+    x, grid = torch.randn(1, 24, 16, 16).to(memory_format=torch.channels_last), torch.randn(1, 16, 16, 2)
+    found = kernels(lambda x, grid: F.grid_sample(x * 2, grid.tanh(), align_corners=False) + x, x, grid)
+    assert ["tanh.default" in k.ops for k in found] == [True, False]
+
+
 def test_a_row_is_read_once_a_pass_and_kept_near() -> None:
     _, fused, _ = same(lambda x: x.softmax(-1), X)
     kinds = {b.kind for b in fused.buffers.values()}

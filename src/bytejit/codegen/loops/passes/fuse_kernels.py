@@ -14,7 +14,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Store
-from bytejit.codegen.loops.simplify import Rewriter, innermost, points
+from bytejit.codegen.loops.simplify import Rewriter, cost, innermost, points
 
 from .row_buffers import by_name, place_buffers
 
@@ -25,6 +25,7 @@ LONG_ROW = 1 << 14  # elements: a program goes through so many in the time of a 
 MANY = 8  # stores: a kernel with more of them is large
 COLUMN_BLOCK = 64  # columns
 LANES = 16  # elements: fewer in the innermost loop leave a vector half empty
+COSTLY = 8  # additions: as much as an exponential
 
 
 def flexible(k: Kernel) -> bool:
@@ -131,6 +132,8 @@ def fuse_pair(
     if outer is None:
         return None
     if not few and any(cuts_lanes(k, set(outer), names, buffers) for k, names in ((first, al.axes), (second, {}))):
+        return None
+    if not few and starves(first, second, outer, al):
         return None
     read = {e.name for e in second.loads}
     vertical = any(s.buffer in read for p in first.nests for s in p.stores)
@@ -250,6 +253,17 @@ def cuts_lanes(k: Kernel, outer: set[str], names: dict[str, str], buffers: dict[
     if not isinstance(least, int) or least >= LANES:
         return False
     return any((inner, 1) in of and any(c == least and names.get(a, a) in outer for a, c in of) for of in terms)
+
+
+def starves(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignment) -> bool:
+    """Whether the first computes costly functions in rows shorter than a vector, and the second has longer ones: the positions of
+    a `grid_sample`, two for each pixel, beside its channels. Alone it runs along its rows, many at a time."""
+    left = points(a for a in first.axes if al.axes.get(a.name) not in outer)
+    if any(left * points(p.axes) >= LANES for p in first.nests) or points(first.axes) < FEW_ROWS * LANES:
+        return False
+    if LANES > max(points(a for a in (*second.axes, *p.axes) if a.name not in outer) for p in second.nests):
+        return False
+    return sum(cost(p.roots()) for p in first.nests) >= COSTLY
 
 
 # ---- nests of one kernel ---------------------------------------------------------------------------------------------
