@@ -76,6 +76,32 @@ def test_compiled(name: str) -> None:
         torch.testing.assert_close(a, b, equal_nan=True)
 
 
+def attracted(x: torch.Tensor) -> torch.Tensor:
+    d = x - x[:, None]
+    return (d * (d.square().sum(-1, keepdim=True) + 0.01).pow(-1.5)).sum(1)
+
+
+TOGETHER: dict[str, tuple[Callable, tuple]] = {
+    "forces": (attracted, (r(40, 3),)),
+    "colours along a ray": (lambda s, c: (s.exp()[..., None] * c).sum(1), (r(20, 48), r(20, 48, 3))),
+    "the largest": (lambda s, c: (s.exp()[..., None] * c).amax(1) * 2, (r(20, 48), r(20, 48, 3))),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_points_that_share_costly_work_are_computed_together(name: str) -> None:
+    fn, args = TOGETHER[name]
+    _, _, plan = same(fn, *args)
+    assert sum(len(p.reduces) for s in plan.steps if isinstance(s, Call) for p in s.kernel.nests) in (3, 4)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("name", TOGETHER)
+def test_compiled_together(name: str) -> None:
+    fn, args = TOGETHER[name]
+    torch.testing.assert_close(compiled(fn, args).call(*args)[0], fn(*args))
+
+
 @pytest.mark.cxx
 def test_a_place_out_of_range_raises() -> None:
     graph = compiled(lambda i, w: w[i].sum(1), (torch.zeros(90, 3, dtype=torch.int64), r(4)))

@@ -33,7 +33,7 @@ from .diagonals import with_diagonal_apart
 from .phases import nests_of_phases
 from .ranges import in_ranges, nests_of_ranges
 from .shared_rows import around_columns
-from .short_rows import unrolled
+from .short_rows import together, unrolled
 
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
@@ -58,7 +58,7 @@ def parts_of(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> list[Kernel]:
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine) -> tuple[Kernel, Schedule]:
     """The kernel in its final loops, and how they run."""
-    k = collapse(flatten(unrolled(k, buffers, cons), buffers, cons), cons)
+    k = collapse(flatten(together(unrolled(k, buffers, cons), buffers, cons), buffers, cons), cons)
     around = around_columns(k)
     if around is not None:
         k = order_rows(around)

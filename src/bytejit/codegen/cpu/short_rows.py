@@ -3,7 +3,10 @@
     for i: m = 0; for r:3: m += x[3*i + r] ** 2; o[i] = sqrt(m)      ->      for i: o[i] = sqrt(x[3*i] ** 2 + ... + x[3*i+2] ** 2)
 
 A loop of three steps is no vector code, and neither is what follows it at each point: the distance of two points in space, for
-example.
+example. And computes the few points of an outer axis together, where they share costly work in long rows:
+
+    for i, c:3: m = 0; for j: m += d[i,j,c] * x[i,j] ** -1.5; o[i,c] = m
+    ->  for i: m0 = m1 = m2 = 0; for j: y = x[i,j] ** -1.5, m0 += d[i,j,0] * y, ...; o[i,0] = m0, ...
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ from dataclasses import replace
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
-from bytejit.codegen.loops.ir import Buffer, Kernel, LoopNest, Reduce, Store
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Reduce, Store
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
-from bytejit.codegen.loops.simplify import Rewriter, known, points, work
+from bytejit.codegen.loops.simplify import Rewriter, axes_below, known, own_cost, points, walk, work
 from bytejit.common.dtypes import FLOATS, NARROW
 
 SHORT = 8  # elements of a row, at most
 STORES = 4  # of a row, at most: GCC vectorizes no loop that stores more elements side by side
 MOST = 192  # additions and loads of an unrolled kernel, at most
 ROWS = 64  # so many rows, at least, make a vectorized loop
+LONG = 16  # elements of a row, at least, that make its loop vector code
+FEW = 4  # points of an outer axis that are computed together, at most
+COSTLY = 8  # additions that they share, at least
 OPS = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}
 
 
@@ -38,6 +44,41 @@ def unrolled(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
     unrolling = Unrolling(k, buffers, cons)
     nest = unrolling.nest()
     return replace(k, nests=(nest,)) if unrolling.complete else k
+
+
+def together(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
+    """The kernel with the few points of an outer axis in each row; k itself where they share no costly work in long rows."""
+    local = any(buffers[e.name].kind == "local" for e in k.loads)
+    plain = all(r.kind in OPS and not r.running for p in k.nests for r in p.reduces)
+    if local or not plain or not any(p.reduces and points(p.axes) >= LONG for p in k.nests):
+        return k
+    total = sum(work(p.roots()) for p in k.nests)
+    for a in k.axes:
+        if a.kind == "parallel" and isinstance(a.size, int) and 1 < a.size <= FEW and a.size * total <= MOST and shares(k, a):
+            return replace(k, axes=tuple(b for b in k.axes if b is not a), nests=tuple(spread(p, a, k, cons) for p in k.nests))
+    return k
+
+
+def shares(k: Kernel, a: Axis) -> bool:
+    """Whether the nests compute something costly for each of their points, which is the same for all points of an outer axis."""
+    found = 0
+    for p in k.nests:
+        own = {b.name for b in p.axes}
+        for e in walk(p.roots()) if p.axes else ():
+            if e.kind == "op" and own_cost(e) > 1 and own <= (below := axes_below(e)) and a.name not in below:
+                found += own_cost(e)
+    return found >= COSTLY
+
+
+def spread(p: LoopNest, a: Axis, k: Kernel, cons: Cons) -> LoopNest:
+    """A nest that computes all points of an outer axis at each of its own."""
+    sizes = {b.name: b.size for q in k.nests for b in (*k.axes, *q.axes)}
+    names = [r.name for q in k.nests for r in q.reduces]
+    made = LoopNest(p.axes, ())
+    for n in range(a.size):
+        refs = {name: f"{name}_{n}" for name in names}
+        made = made.joined(Rewriter(cons, sizes, {a.name: ix.index(n)}, refs=refs).body(p), p.axes)
+    return made
 
 
 class Unrolling:
