@@ -106,6 +106,21 @@ def test_take_out_of_range(i: int) -> None:
     both_raise(lambda x, i: x.take(i) + 1, r(4, 5), torch.tensor([0, i]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("steps", [1, 9, 101, 40000])
+def test_lines_are_bit_for_bit_eagers(steps: int, dtype: torch.dtype) -> None:
+    """Eager computes blocks of the CPU's vectors in the result's dtype. A caller may write the line."""
+
+    def lines():
+        return torch.linspace(-1, 1, steps, dtype=dtype) * 1, torch.linspace(0.1, 0.7, steps, dtype=dtype)
+
+    compiled, want = bytejit.compile(lines, fullgraph=True), lines()
+    for _ in range(2):
+        found = compiled()
+        assert all(map(torch.equal, found, want))
+        found[1].zero_()
+
+
 def test_empty_memory_is_not_written() -> None:
     both(lambda x: torch.empty_like(x).shape[0] * x, r(3, 4))
 

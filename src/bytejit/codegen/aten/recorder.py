@@ -25,6 +25,7 @@ from bytejit.fake.tensor import Fake, count_writes, infer, spec_of
 from bytejit.shapes import symbols
 
 from .graph_writer import GraphWriter
+from .lines import line
 from .mutation import (
     REFUSED,
     RESHAPING,
@@ -65,6 +66,8 @@ def _plan(func: Any) -> Callable:
         return _refuse
     if not torch._C._dispatch_has_kernel(func.name()):
         return _asked
+    if func is aten.linspace.default:
+        return line
     if schema.name in _SPECIAL:
         return _SPECIAL[schema.name]
     if schema.name in RESHAPING:

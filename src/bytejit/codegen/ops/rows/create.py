@@ -70,8 +70,10 @@ def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw:
 
 @create("linspace", "linspace")
 def linspace(ctx: Lowering, start: Any, end: Any, steps: int, **kw: Any) -> Value:
-    """Computes each element from the nearer end, as eager does, in f64."""
+    """Computes each element from the nearer end, as eager does on a GPU, in f64. On a CPU: `codegen/aten/lines.py`."""
     dtype = ir_dtype(ctx.spec())
+    if ctx.spec().device.type == "cpu":
+        raise NoRule("a line on a CPU")
     if dtype not in FLOATS or not all(isinstance(v, (int, float)) for v in (start, end, steps)) or steps < 2:
         raise NoRule("linspace of whole numbers, or of sizes known at the call")
     step = (end - start) / (steps - 1)
