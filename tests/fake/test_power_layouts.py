@@ -21,12 +21,13 @@ OPERANDS = {
 }
 
 
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("pair", itertools.product(OPERANDS, OPERANDS), ids=" and ".join)
-def test_strides_are_eagers(pair: tuple[str, str]) -> None:
+def test_strides_are_eagers(pair: tuple[str, str], dynamic: bool | None) -> None:
     def program(a: torch.Tensor, b: torch.Tensor) -> tuple:
         return torch.ldexp(a, b), (a - a).amax()
 
     a, b = (OPERANDS[name] for name in pair)
-    got, want = bytejit.compile(program)(a, b)[0], program(a, b)[0]
+    got, want = bytejit.compile(program, dynamic=dynamic)(a, b)[0], program(a, b)[0]
     assert torch.equal(got, want)
     assert [s for s, n in zip(got.stride(), got.shape) if n > 1] == [s for s, n in zip(want.stride(), want.shape) if n > 1]

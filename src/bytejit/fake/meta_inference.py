@@ -173,7 +173,7 @@ def _wrap(
         shape, stride, offset = tuple(result.shape), result.stride(), result.storage_offset()
         if base is None:
             store = FakeStorage(result.untyped_storage().nbytes())
-            if device.type == "cpu" and not laid_out:
+            if not laid_out:
                 stride = eager_stride(func, args, shape, result.dtype) or stride
         else:
             store, width = base.store, result.dtype.itemsize  # an offset counts elements, also where a view has others

@@ -14,7 +14,8 @@ from torch._library import simple_registry
 from torch.utils._pytree import tree_leaves, tree_map
 
 from bytejit.common.warned import silently, warnings_to
-from bytejit.fake.rules.core import Meta, numel
+from bytejit.fake.rules.core import Meta, differ, new, numel
+from bytejit.fake.rules.elementwise import eager_stride
 
 from .meta_inference import Ways, common_device, reshape_in_place, through_kernel
 from .refusals import refused_at_hand
@@ -42,7 +43,7 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
             # a reference that cannot take symbols; what eager refuses raises again below, in eager's words
             continue
         if _all_fake(result, ways.kind):
-            return _where_arguments_are(result, (args, kwargs), ways)
+            return _laid_out(func, args, kwargs, _where_arguments_are(result, (args, kwargs), ways), ways)
     known = ConstantArguments(ways)
     result = through_kernel(func, known(args), known(kwargs), ways)
     known.reshape_written()
@@ -130,6 +131,17 @@ def _where_arguments_are(result: Any, given: tuple, ways: Ways) -> Any:
         return ways.make(Meta(r.m.shape, r.m.stride, r.m.offset, r.m.dtype, device, r.m.store))
 
     return tree_map(moved, result)
+
+
+def _laid_out(func: torch._ops.OpOverload, args: tuple, kwargs: dict, result: Any, ways: Ways) -> Any:
+    """A new result of an elementwise op, with the strides of eager's kernel: a reference composes it of ops with others."""
+    if not isinstance(result, torch.Tensor) or func._schema.is_mutable or kwargs.get("memory_format") is not None:
+        return result
+    m = result.m
+    stride = eager_stride(func, args, tuple(m.shape), m.dtype)
+    if stride is None or not any(map(differ, stride, m.stride)):
+        return result
+    return ways.make(new(m.shape, stride, m.dtype, m.device))
 
 
 class ConstantArguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -110,7 +111,8 @@ def _vector_norm(
     """Infers a norm. torch's own meta kernel before 2.12 keeps dims of size 1 that are reduced."""
     m = x.m
     none = isinstance(dim, (list, tuple)) and not dim
-    if dtype is not None or none or not m.dtype.is_floating_point or 0 in m.shape:
+    refusable = 0 in m.shape and not 0 <= order < math.inf  # the largest of nothing
+    if dtype is not None or none or not m.dtype.is_floating_point or refusable:
         raise NeedsMeta
     shape = reduced_shape(_SUM, m.shape, tuple(range(len(m.shape))) if dim is None else dim, keepdim)
     return new(shape, None, m.dtype, m.device)
