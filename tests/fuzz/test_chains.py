@@ -58,6 +58,16 @@ FOUND = {  # what was wrong once: inputs, body, results
         "a, t1, a + 1",
     ),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),
+    "rrelu of a transposed tensor": (
+        "a = torch.randn(5, 17, 2).transpose(0, 2)",
+        "t1, t2 = F.rrelu(a, 0.1, 0.3), torch.empty_strided(F.rrelu(a).shape, F.rrelu(a).stride()).zero_()",
+        "t1, t1 + 1, t2",
+    ),
+    "a loss of a half and a double": (
+        "a = torch.randn(9).half()\n    b = torch.randn(9).double()",
+        "t1 = F.huber_loss(a, b)\n    t2 = F.huber_loss(a, b, reduction='none')",
+        "t1, t1 + 1, t2, torch.zeros(2, dtype=t1.dtype), torch.zeros(2, dtype=t2.dtype)",
+    ),
 }
 
 

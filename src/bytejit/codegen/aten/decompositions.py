@@ -336,3 +336,15 @@ def view_copy(rec: GraphWriter, x: Any, size: Any) -> Any:
     """Takes any layout, unlike the view."""
     made = rec.call(aten.clone.default, x, memory_format=torch.contiguous_format)
     return rec.call(aten.view.default, made, size)
+
+
+@rule(aten.rrelu_with_noise_functional.default)
+def rrelu(
+    rec: GraphWriter, x: Any, noise: Any, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False, **more: Any
+) -> Any:
+    """Row-major as what eager calls, where this op is laid out as x. It draws nothing in evaluation."""
+    if training:
+        out, noise = rec.new(aten.rrelu_with_noise_functional.default, (x, noise, lower, upper, True), more)
+    else:
+        out = rec.call(aten.leaky_relu.default, x, (lower + upper) / 2)
+    return (out if out.is_contiguous() else rec.call(aten.clone.default, out, memory_format=torch.contiguous_format)), noise

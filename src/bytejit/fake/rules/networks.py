@@ -305,3 +305,25 @@ def _multilabel_margin(x: HasMeta, target: HasMeta, reduction: int) -> tuple:
     if reduction or len(x.m.shape) > 1 or target.m.shape != x.m.shape or 0 in x.m.shape:
         raise NeedsMeta
     return new((), None, x.m.dtype, x.m.device), new(target.m.shape, None, x.m.dtype, x.m.device)
+
+
+@row("huber_loss")
+def _huber(x: HasMeta, target: HasMeta, reduction: int = 1, delta: float = 1.0) -> Meta:
+    """Infers the loss of operands of two dtypes: the input's. torch's meta kernel promotes them."""
+    m, t = x.m, target.m
+    if m.dtype is t.dtype or not (m.dtype.is_floating_point and t.dtype.is_floating_point) or m.device != t.device:
+        raise NeedsMeta
+    if reduction:
+        return new((), None, m.dtype, m.device)
+    if not alike(m.shape, t.shape):
+        raise NeedsMeta
+    return new(m.shape, like_stride(m), m.dtype, m.device)
+
+
+@row("rrelu_with_noise")
+def _rrelu(x: HasMeta, noise: HasMeta, *rest: Any, **options: Any) -> Meta:
+    """Row-major on the CPU, also where it draws nothing: torch's meta kernel says then what `leaky_relu` returns."""
+    m = x.m
+    if m.device.type != "cpu" or not m.dtype.is_floating_point or not alike(noise.m.shape, m.shape):
+        raise NeedsMeta
+    return new(m.shape, None, m.dtype, m.device)
