@@ -100,3 +100,21 @@ def test_activations_of_all_numbers(name: str, dtype: torch.dtype) -> None:
         assert ((ours - exact).abs() <= limit).all(), list(
             zip(*(t[(ours - exact).abs() > limit][:4].tolist() for t in (x, ours, eager, exact)))
         )
+
+
+DECIDED = {
+    "a square": lambda x: (x * x > -0.75, x * x >= 0, x * x < -1),
+    "a distance": lambda x: ((x - x).square() > -0.5, x.abs() * 2 + 1 >= 1),
+    "an exponential": lambda x: (x.exp() > -0.75, -x.exp() <= 0, 0 <= x.exp2()),
+    "of a choice": lambda x: (torch.where(x > 0, x * x, 1.0) >= 0, x.relu() >= 0, -x.relu() <= 0),
+    "two operands": lambda x: (x * x >= -(x * x), x.abs() > -x.exp() - 1),
+}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_comparisons_that_hold_for_all_numbers(name: str, dtype: torch.dtype) -> None:
+    """They are false for nan."""
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1.0, -2.0] * 9, device="cuda", dtype=dtype)
+    for got, want in zip(bytejit.compile(DECIDED[name])(x), DECIDED[name](x)):
+        assert torch.equal(got, want)

@@ -13,6 +13,8 @@ from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, acc_dtype
 
+from .decided import decided
+
 
 def tl_type(dtype: str) -> str:
     """`tl.float32` of `f32`."""
@@ -60,7 +62,10 @@ def operation(e: Expr, args: list[str], rows: OpTable, err: str, rough: bool = F
     """The text of an op: its row's Triton text with the operands; the rough one where it has one and may be rough."""
     first = e.args[0].dtype if e.args else e.dtype
     text = rows.by_name[e.name].rough if rough and e.dtype == "f32" else None
-    return (text or common.row_text(e, rows, "triton")).format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
+    text = (text or common.row_text(e, rows, "triton")).format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
+    if not decided(e):
+        return text
+    return " & ".join([f"({text})", *(f"bj_no_nan({name})" for a, name in zip(e.args, args) if a.kind != "const")])
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------

@@ -223,6 +223,25 @@ def bj_sigmoid(x: tl.tensor):
     return bj_reciprocal(1.0 + libdevice.exp(-x))
 
 
+# ---- for comparisons that the assembler takes for true ------------------------------------------------------------
+if triton.knobs.runtime.interpret:
+
+    @triton.jit
+    def bj_no_nan(x: tl.tensor):
+        return x == x
+else:
+
+    @triton.jit
+    def bj_no_nan(x: tl.tensor):
+        """Whether x is a number, asked where no compiler knows better."""
+        if x.dtype == tl.float64:
+            text: tl.constexpr = "{ .reg .pred p; testp.number.f64 p, $1; selp.b32 $0, 1, 0, p; }"
+            return tl.inline_asm_elementwise(text, "=r,d", [x], tl.int32, True, 1) != 0
+        else:
+            text: tl.constexpr = "{ .reg .pred p; testp.number.f32 p, $1; selp.b32 $0, 1, 0, p; }"
+            return tl.inline_asm_elementwise(text, "=r,f", [x.to(tl.float32)], tl.int32, True, 1) != 0
+
+
 # ---- for what is rounded to 16 bits -------------------------------------------------------------------------------
 if triton.knobs.runtime.interpret:
 
