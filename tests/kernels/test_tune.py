@@ -1,5 +1,7 @@
 """Timed choices: the faster candidate wins, choices are kept and merged, and every library row computes what torch computes."""
 
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -241,3 +243,8 @@ def test_a_candidate_within_the_margin_loses():
         "op", [X], [Candidate("default", clock.spend([0.00100])), Candidate("other", clock.spend([0.00097]))]
     )
     assert choice.name == "default" and choice.sure
+
+
+def test_what_one_thread_does_is_timed_by_the_processor() -> None:
+    """Other programs add nothing to it."""
+    assert [Tuner(threads=n).clock for n in (1, 2)] == [time.thread_time, time.perf_counter]

@@ -45,7 +45,7 @@ class GpuTuner(Tuner):
     cold_bytes = COLD
 
     def __init__(self, store: ChoiceStore | None, device: int, enabled: bool = True) -> None:
-        super().__init__(store, enabled, threads=1)
+        super().__init__(store, enabled, threads=1, clock=time.perf_counter)
         self.busy = BUSY
         self.device = torch.device("cuda", device)
         flags = (*precisions(), torch.backends.cudnn.benchmark)
