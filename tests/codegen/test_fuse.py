@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -85,6 +86,13 @@ def test_positions_of_two_numbers_are_computed_many_at_a_time() -> None:
     x, grid = torch.randn(1, 24, 16, 16).to(memory_format=torch.channels_last), torch.randn(1, 16, 16, 2)
     found = kernels(lambda x, grid: F.grid_sample(x * 2, grid.tanh(), align_corners=False) + x, x, grid)
     assert ["tanh.default" in k.ops for k in found] == [True, False]
+
+
+def test_columns_that_are_only_reduced_are_not_turned() -> None:
+    """Beside rows of the same numbers: nothing of their size is stored."""
+    x = torch.randn(200, 160)
+    _, fused, _ = same(lambda x: (x.logsumexp(1), x.t().logsumexp(1), (x.t() - x.amax(0)[:, None]).exp().sum(1)), x)
+    assert all(math.prod(b.shape) <= 200 for name, b in fused.buffers.items() if b.kind != "input")
 
 
 def test_a_row_is_read_once_a_pass_and_kept_near() -> None:

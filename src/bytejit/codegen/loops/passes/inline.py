@@ -200,12 +200,24 @@ def turned_axis(k: Kernel, buffers: dict[str, Buffer]) -> str | None:
 
 def turns(k: Kernel, readers: list[Kernel], buffers: dict[str, Buffer], of: Mapping[str, list[Kernel]]) -> bool:
     """Whether a kernel transposes, and a reader cannot: one that is more than pointwise, and does not run along the axis on which
-    the elements lie. of: the readers of buffers."""
+    the elements lie, nor takes any order, as it goes through nothing else. of: the readers of buffers."""
     if all(map(flexible, readers)) or (axis := turned_axis(k, buffers)) is None:
         return False
     store = k.nests[0].stores[0]
     dim = next(d for d, c in enumerate(store.coords) if axis in ix.variables(c))
+    if len(readers) == 1 and reduces_columns(readers[0], store.buffer, dim, buffers):
+        return False
     return not all(flexible(r) or runs_along(r, store.buffer, dim, buffers, of) for r in readers)
+
+
+def reduces_columns(k: Kernel, buffer: str, dim: int, buffers: dict[str, Buffer]) -> bool:
+    """Whether a kernel has a result for each place along a dim of a buffer, and reads or stores nothing else of that size: it
+    runs as the elements lie."""
+    used = {e.name for e in k.loads} | {s.buffer for p in k.nests for s in p.stores}
+    if any(elements(buffers[name]) * FEWER > elements(buffers[buffer]) for name in used - {buffer}):
+        return False
+    columns = {a.name for a in k.axes if ix.hint(a.size) >= SIDE}
+    return all(ix.only_axis(e.attr[dim]) in columns for e in k.loads if e.name == buffer)
 
 
 def run(axis: str, sizes: dict[str, int], strides: dict[str, Any]) -> int:
