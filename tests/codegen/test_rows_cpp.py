@@ -209,3 +209,16 @@ def test_variances_of_small_and_large_numbers(scale: float) -> None:
         return x.std(), x.std(0), x.var(1), *torch.std_mean(x, -1), *torch.var_mean(x)
 
     torch.testing.assert_close(bytejit.compile(spread)(x), spread(x), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_near_0(dtype: torch.dtype) -> None:
+    """Subnormal results, and from where on the result is 0."""
+    ends = ((-106, -86), (-152, -124)) if dtype is torch.float32 else ((-748, -706), (-1078, -1020))
+    x = torch.cat([torch.linspace(*e, 5001, dtype=torch.float64) for e in ends])
+    x = torch.cat([x, torch.tensor([-float("inf"), -1e30, -104, -103.97208, -103.97209, -150, -746, -1075])]).to(dtype)
+    tiny = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    for got, exact in zip(bytejit.compile(lambda x: (x.exp(), x.exp2()))(x), (x.double().exp(), x.double().exp2()), strict=True):
+        want = exact.to(dtype)
+        assert torch.equal(got == 0, want == 0)
+        assert ((got - want).abs() <= (want * torch.finfo(dtype).eps).clamp(min=tiny)).all()

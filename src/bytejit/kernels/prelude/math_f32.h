@@ -30,7 +30,9 @@ BJ f32 exp(f32 x) {
     f32 y = x < -105.0f ? -105.0f : x;
     f32 m = low ? 12582976.0f : 12582912.0f;
     f32 t = fma(y, 1.44269502f, m);
-    f32 p = add_exponent(exp_core(y, t - m), t) * (low ? 5.42101086e-20f : 1.0f);
+    f32 scale = low ? 5.42101086e-20f : 1.0f;
+    scale = x < -104.0f ? 0.0f : scale;  // a product that rounds to 0 takes 12 times as long: softmax of masked rows
+    f32 p = add_exponent(exp_core(y, t - m), t) * scale;
     p = x > 88.7228317f ? BJ_INF : p;
     return x != x ? x : p;
 }
@@ -40,7 +42,9 @@ BJ f32 exp2(f32 x) {
     f32 y = x < -152.0f ? -152.0f : x;
     f32 m = low ? 12582976.0f : 12582912.0f;
     f32 t = y + m;
-    f32 p = add_exponent(exp_rest((y - (t - m)) * 0.693147182f) + 1.0f, t) * (low ? 5.42101086e-20f : 1.0f);
+    f32 scale = low ? 5.42101086e-20f : 1.0f;
+    scale = x < -150.0f ? 0.0f : scale;  // as in exp
+    f32 p = add_exponent(exp_rest((y - (t - m)) * 0.693147182f) + 1.0f, t) * scale;
     p = x >= 128.0f ? BJ_INF : p;
     return x != x ? x : p;
 }

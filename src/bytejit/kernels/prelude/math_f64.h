@@ -32,7 +32,9 @@ BJ f64 exp(f64 x) {
     f64 t = fma(y, 1.4426950408889634, m), n = t - m;
     f64 r = fma(n, -6.93147180369123816490e-01, y);
     r = fma(n, -1.90821492927058770002e-10, r);
-    f64 p = add_exponent(fma(r * r, exp_tail(r), r) + 1.0, t) * (low ? 2.938735877055719e-39 : 1.0);
+    f64 scale = low ? 2.938735877055719e-39 : 1.0;
+    scale = x < -746.0 ? 0.0 : scale;  // as in math_f32.h
+    f64 p = add_exponent(fma(r * r, exp_tail(r), r) + 1.0, t) * scale;
     p = x > 709.782712893384 ? BJ_INF64 : p;
     return x != x ? x : p;
 }
@@ -40,7 +42,9 @@ BJ f64 exp2(f64 x) {
     bool low = x < -1021.5;
     f64 y = x < -1076.0 ? -1076.0 : x, m = low ? BJ_MAGIC + 128.0 : BJ_MAGIC;
     f64 t = y + m, r = (y - (t - m)) * 0.6931471805599453;
-    f64 p = add_exponent(fma(r * r, exp_tail(r), r) + 1.0, t) * (low ? 2.938735877055719e-39 : 1.0);
+    f64 scale = low ? 2.938735877055719e-39 : 1.0;
+    scale = x < -1075.0 ? 0.0 : scale;
+    f64 p = add_exponent(fma(r * r, exp_tail(r), r) + 1.0, t) * scale;
     p = x >= 1024.0 ? BJ_INF64 : p;
     return x != x ? x : p;
 }
