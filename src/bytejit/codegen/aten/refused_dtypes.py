@@ -38,7 +38,7 @@ _WINDOWS = "avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indice
 ON_GPU = {name: FLOAT_DTYPES for name in _WINDOWS.split()} | {
     "trace": WIDE_DTYPES | INT_DTYPES | COMPLEX_DTYPES | FLOAT_DTYPES | BOOL
 }
-ON_GPU |= dict.fromkeys("mm bmm addmm baddbmm addbmm dot vdot mv addmv".split(), FLOAT_DTYPES | COMPLEX_DTYPES)
+ON_GPU |= dict.fromkeys("mm bmm addmm baddbmm addbmm dot vdot mv addmv linear convolution".split(), FLOAT_DTYPES | COMPLEX_DTYPES)
 _KNOWN = FLOAT_DTYPES | COMPLEX_DTYPES | INT_DTYPES | BOOL
 PROMOTED = frozenset("lerp mse_loss smooth_l1_loss huber_loss".split())  # computed in the common dtype of their operands
 

@@ -65,10 +65,16 @@ def mish_backward(g: F, x: F) -> F:
     return g * (n / (n + 2) + low * (4 * e * (e + 1)) / ((n + 2) * (n + 2)))
 
 
+def on_cpu(x: F) -> bool:
+    """Whether eager's vector code decides what nan gives: a GPU's scalar kernels ask the other way around."""
+    return x.ctx.device() == "cpu"
+
+
 @formula("hardswish_backward", cost=5)
 def hardswish_backward(g: F, x: F) -> F:
-    """0 up to -3, g from 3 on, a line between."""
-    return x.do("ge", 3).pick(g, x.do("le", -3).pick(0, g * (x / 3 + 0.5)))
+    """0 up to -3, g from 3 on, and at nan on a GPU, a line between."""
+    line = x.do("le", -3).pick(0, g * (x / 3 + 0.5))
+    return x.do("ge", 3).pick(g, line) if on_cpu(x) else x.do("lt", 3).pick(line, g)
 
 
 @formula("softplus_backward", cost=14)
@@ -88,25 +94,31 @@ def _rounded(x: F, limit: float) -> F:
 def shrink_backward(g: F, x: F, limit: float) -> F:
     """0 within the limit, and at nan on a CPU."""
     bound = _rounded(x, limit)
-    if x.ctx.device() != "cpu":
-        return x.do("ge", -bound).do("and", x.do("le", bound)).pick(0, g)
-    return x.do("gt", bound).do("or", x.do("lt", -bound)).pick(g, 0)
+    if on_cpu(x):
+        return x.do("gt", bound).do("or", x.do("lt", -bound)).pick(g, 0)
+    return x.do("ge", -bound).do("and", x.do("le", bound)).pick(0, g)
 
 
 @formula("hardtanh_backward", cost=2)
 def hardtanh_backward(g: F, x: F, low: float, high: float) -> F:
-    """0 from the limits on."""
-    return x.do("gt", _rounded(x, low)).do("and", x.do("lt", _rounded(x, high))).pick(g, 0)
+    """0 from the limits on, and at nan on a CPU."""
+    low_, high_ = _rounded(x, low), _rounded(x, high)
+    if on_cpu(x):
+        return x.do("gt", low_).do("and", x.do("lt", high_)).pick(g, 0)
+    return x.do("le", low_).do("or", x.do("ge", high_)).pick(0, g)
 
 
 @formula("logit_backward", cost=6)
 def logit_backward(g: F, x: F, eps: float | None = None) -> F:
-    """g / (x * (1 - x)); 0 within eps of 0 and 1 and at nan, nan outside of them where there is no eps, or a negative one."""
+    """g / (x * (1 - x)); 0 within eps of 0 and 1, at nan too on a CPU, nan outside of them where there is no eps, or a negative
+    one."""
     if isinstance(eps, (int, float)) and eps < 0:
         eps = None
     low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
-    inside = x.do("ge", low).do("and", x.do("le", high))
-    return inside.pick(g / (x * (1 - x)), math.nan if eps is None else 0.0)
+    slope, beyond = g / (x * (1 - x)), math.nan if eps is None else 0.0
+    if on_cpu(x):
+        return x.do("ge", low).do("and", x.do("le", high)).pick(slope, beyond)
+    return x.do("lt", low).do("or", x.do("gt", high)).pick(beyond, slope)
 
 
 def _row(name: str, overload: str = "", cost: int = 10, elementwise: bool = True) -> Callable[[Lower], Lower]:
@@ -132,7 +144,9 @@ def elu_backward(ctx: Lowering, g: Value, alpha: float, scale: float, input_scal
     def element(c: tuple) -> Expr:
         g, x = at(c)
         low = x + alpha * scale if is_result else (x * input_scale).do("exp") * (alpha * scale)
-        return x.do("gt", 0).pick(g * scale, g * input_scale * low).e
+        high = g * scale
+        low = g * input_scale * low
+        return (x.do("gt", 0).pick(high, low) if on_cpu(x) else x.do("le", 0).pick(low, high)).e
 
     return ctx.map(element)
 
