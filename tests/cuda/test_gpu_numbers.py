@@ -102,6 +102,39 @@ def test_activations_of_all_numbers(name: str, dtype: torch.dtype) -> None:
         )
 
 
+PIECEWISE = {
+    "elu": F.elu,
+    "hardtanh": F.hardtanh,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "leaky_relu": F.leaky_relu,
+    "softplus": F.softplus,
+    "softshrink": F.softshrink,
+    "hardshrink": F.hardshrink,
+    "threshold": lambda x: F.threshold(x, 0.1, 2.0),
+    "logsigmoid": F.logsigmoid,
+    "logit": torch.logit,
+    "logit within eps": lambda x: torch.logit(x, 0.1),
+    "prelu": lambda x: F.prelu(x, torch.full((1,), 0.25, device="cuda", dtype=x.dtype)),
+    "glu": lambda x: F.glu(x),
+    "clamp": lambda x: x.clamp(-1, 1),
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.detach() * 2, reduction="none"),
+    "huber": lambda x: F.huber_loss(x, x.detach() * 2, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("name", PIECEWISE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_gradients_at_special_numbers(name: str, dtype: torch.dtype) -> None:
+    numbers = [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1.0, -1.0, 3.0, -3.0, 0.5, 0.1, 0.9, -0.5, 2.0, 20.0, 7.0]
+    found = []
+    for f in (bytejit.compile(PIECEWISE[name]), PIECEWISE[name]):
+        x = torch.tensor(numbers * 2, device="cuda", dtype=dtype, requires_grad=True)
+        f(x).float().nan_to_num(0, 0, 0).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found, equal_nan=True)
+
+
 DECIDED = {
     "a square": lambda x: (x * x > -0.75, x * x >= 0, x * x < -1),
     "a distance": lambda x: ((x - x).square() > -0.5, x.abs() * 2 + 1 >= 1),
@@ -118,3 +151,20 @@ def test_comparisons_that_hold_for_all_numbers(name: str, dtype: torch.dtype) ->
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1.0, -2.0] * 9, device="cuda", dtype=dtype)
     for got, want in zip(bytejit.compile(DECIDED[name])(x), DECIDED[name](x)):
         assert torch.equal(got, want)
+
+
+ROUNDED = {
+    "a product less itself": lambda x, y: (x * y, x * y - (x * y).clone().flip(0).flip(0)),
+    "log_softmax of one column": lambda x, y: (x * 300)[:, None].log_softmax(1),
+    "a quantized value": lambda x, y: (x * 3 + (x * 3).round() - x * 3, (x * y + y).frac()),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_products_are_rounded(name: str, dtype: torch.dtype) -> None:
+    """As eager's are, which makes each in a kernel of its own: what is 0 there is 0."""
+    g = torch.Generator("cuda").manual_seed(0)
+    x, y = (torch.randn(1000, device="cuda", generator=g, dtype=dtype) for _ in range(2))
+    got, want = bytejit.compile(ROUNDED[name])(x, y), ROUNDED[name](x, y)
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)

@@ -100,7 +100,7 @@ if sys.argv[1] == "unpack":
 made, compile = [], triton.compile
 triton.compile = lambda *args, **kwargs: made.append(compile(*args, **kwargs)) or made[0]
 triton_worker.compile_job(dict(text=sys.stdin.read(), name="k", kernel="packed", signature={"x": "*fp32", "y": "*fp32"},
-    constants={"R": 16384}, aligned=["x", "y"], arch=90, warps=32, stages=1))
+    constants={"R": 16384}, aligned=["x", "y"], arch=90, warps=32, stages=1, contracts=True))
 print(made[0].asm["ptx"].count("16x2"))
 """
 
@@ -135,6 +135,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
         "arch": 80,
         "warps": 4,
         "stages": 1,
+        "contracts": True,
     }
     assert "ended with 3" in pool.ask(request)["error"]
     assert "binary" in pool.ask({**request, "text": WARM})

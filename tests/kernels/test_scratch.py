@@ -84,7 +84,7 @@ def test_a_forked_process_that_leaves_the_block_deletes_nothing(root: Path) -> N
 def test_workers_leave_nothing(root: Path, end: str) -> None:
     request = {
         "text": WARM, "name": "k", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": [],
-        "arch": 80, "warps": 4, "stages": 1,
+        "arch": 80, "warps": 4, "stages": 1, "contracts": True,
     }  # fmt: skip
     pool = Workers(1)
     assert "binary" in pool.ask(request)

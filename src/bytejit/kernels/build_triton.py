@@ -30,13 +30,13 @@ from .cuda_launch import Loaded, Param
 from .disk import Disk, digest, disk_of
 from .workers import workers
 
-FORMAT = "4"  # of cache entries: raise it when their content changes
+FORMAT = "5"  # of cache entries: raise it when their content changes
 
 
 @light_dataclass(frozen=True)
 class KernelJob:
     """One kernel to compile. text: a module that holds it alone; signature, constants: by parameter; aligned: the
-    parameters known to be multiples of 16; arch: 90 for compute capability 9.0."""
+    parameters known to be multiples of 16; arch: 90 for compute capability 9.0; contracts: a * b + c is rounded once."""
 
     text: str
     kernel: str
@@ -46,11 +46,12 @@ class KernelJob:
     warps: int
     stages: int
     arch: int
+    contracts: bool = True
 
     @functools.cached_property
     def key(self) -> str:
         """The hash of all that the binary depends on; comments and the kernel's name do not count."""
-        rest = (self.signature, self.constants, self.aligned, self.warps, self.stages, self.arch)
+        rest = (self.signature, self.constants, self.aligned, self.warps, self.stages, self.arch, self.contracts)
         return digest(FORMAT, meaning(self.text, self.kernel), repr(rest), triton_version(), prelude_key())
 
     def __repr__(self) -> str:
@@ -134,6 +135,12 @@ def parameters(text: str, kernel: str) -> list[str]:
     return [a.arg for a in found.args.args]
 
 
+def contracts(text: str) -> bool:
+    """Whether a generated kernel may round products and sums once. Eager rounds each: log_softmax(300 * x) of one column is 0,
+    and x * y - z is 0 where z is x * y. Where all is rounded to 16 bits, nothing of it is left."""
+    return "bj_rough_" in text
+
+
 # ---- compile ----------------------------------------------------------------------------------------------------------
 class Binaries:
     """Compiled kernels, from memory, from disk or from the workers. It counts those that needed no compiler."""
@@ -184,6 +191,7 @@ class Binaries:
             "arch": job.arch,
             "warps": job.warps,
             "stages": job.stages,
+            "contracts": job.contracts,
         }
 
     def _keep(self, key: str, result: dict) -> Binary:
@@ -237,6 +245,7 @@ class ModuleBuilder:
                 config.warps,
                 config.stages,
                 self.arch,
+                contracts(self.texts[launch.kernel]),
             )
         return self.jobs[of]
 

@@ -57,7 +57,8 @@ def launch(
         for kind, v, t in args
     ]
     kernel = module[name]
-    return lambda: kernel[grid](*values, **constants, num_warps=warps, num_stages=stages, enable_reflect_ftz=False)
+    options = {"num_warps": warps, "num_stages": stages, "enable_reflect_ftz": False, "enable_fp_fusion": False}
+    return lambda: kernel[grid](*values, **constants, **options)
 
 
 def timed(calls: list[Callable], device: str) -> float:

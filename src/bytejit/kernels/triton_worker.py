@@ -88,7 +88,7 @@ def compile_job(job: dict) -> dict:
     attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in job["aligned"]}
     source = ASTSource(fn, signature, dict(job["constants"]), attrs)
     # torch's own kernels keep subnormal numbers: ceil(1e-40) is 1, and x % 1e-40 is a number
-    exact = {"enable_reflect_ftz": False, "enable_fp_fusion": True}
+    exact = {"enable_reflect_ftz": False, "enable_fp_fusion": job["contracts"]}
     options = {"num_warps": job["warps"], "num_stages": job["stages"], **exact}
     made = triton.compile(source, target=GPUTarget("cuda", job["arch"], 32), options=options)
     meta = made.metadata

@@ -165,6 +165,7 @@ class Workers:
             "arch": arch,
             "warps": 4,
             "stages": 1,
+            "contracts": True,
         }
         threading.Thread(target=self.map, args=([job] * self.size,), daemon=True).start()
 
