@@ -30,6 +30,7 @@ from bytejit.tracer.torch import (
     checks,
     control_flow,
     distributions,
+    encoders,
     higher_order,
     hooks,
     inference_mode,

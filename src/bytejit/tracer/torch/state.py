@@ -18,6 +18,8 @@ from bytejit.tracer.core.texts import TextVar, UnreadText
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, SymVar, TensorVar, Var, expect
 
+from . import encoders
+
 _C = torch._C
 _regions = itertools.count(1)
 
@@ -338,6 +340,8 @@ def is_compiling(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     asks = t.present_frame
     while asks.code.co_name == "is_compiling" and asks.parent is not None:  # torch has it under several names
         asks = asks.parent
+    if asks.parent is None and not t.job.measure and encoders.is_encoder(asks.code):
+        return FALSE
     t.asked = t.asked or not special_cases.TORCH.runs(asks.globals)
     return TRUE
 
