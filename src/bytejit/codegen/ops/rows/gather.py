@@ -34,6 +34,17 @@ def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
     return ctx.map(element)
 
 
+@row("one_hot", "one_hot", refuses=True)
+def one_hot(ctx: Lowering, x: Value, num_classes: Any = -1) -> Value:
+    n = len(x.shape)
+
+    def element(c: tuple) -> Expr:
+        i = ctx.bound(ctx.read(x, c[:n]), ctx.spec().shape[n], "one_hot", wrap=False)
+        return ctx.op("eq", ctx.cons.index(i), ctx.cons.index(c[n]))
+
+    return ctx.map(element)
+
+
 @row("gather", "gather", refuses=True)
 def gather(ctx: Lowering, x: Value, dim: int, at: Value, *, sparse_grad: bool = False) -> Value:
     dim = wrap_dim(dim, len(x.shape))
