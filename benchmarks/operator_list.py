@@ -245,4 +245,53 @@ LOSSES = {
     "poisson_nll_loss": Operator(F.poisson_nll_loss, TWO),
     "soft dice": Operator(lambda x, y: 1 - 2 * (x.sigmoid() * y).sum((2, 3)).mean() / (y.sum() + 1), (IMAGES, IMAGES)),
 }
-OPERATORS = POINTWISE | REDUCTIONS | SCANS | NORMS | IMAGE | MOVES | INDEXED | LOSSES
+
+
+def contrastive(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of all pairs' scores, along rows and columns."""
+    scores = F.normalize(x, dim=1) @ F.normalize(y, dim=1).t() / 0.07
+    return F.cross_entropy(scores, torch.arange(len(x))) + F.cross_entropy(scores.t(), torch.arange(len(x)))
+
+
+def dice_of_classes(x: torch.Tensor) -> torch.Tensor:
+    """The classes are one-hot beside the softmax of channels."""
+    p, hot = x.softmax(1), F.one_hot(CLASSES, 32).permute(0, 3, 1, 2).to(x.dtype)
+    return 1 - ((2 * (p * hot).sum((0, 2, 3)) + 1) / ((p + hot).sum((0, 2, 3)) + 1)).mean()
+
+
+def forces(x: torch.Tensor) -> torch.Tensor:
+    """Of points on each other."""
+    d = x[None] - x[:, None]
+    return (d * (d.square().sum(-1, keepdim=True) + 0.01).pow(-1.5)).sum(1)
+
+
+def turned_pairs(x: torch.Tensor) -> torch.Tensor:
+    """Rotary positions as complex numbers."""
+    turns = torch.polar(torch.ones(512, 512), torch.arange(512)[:, None] / torch.arange(1, 513))
+    return torch.view_as_real(torch.view_as_complex(x.float().unflatten(1, (-1, 2))) * turns).flatten(1).to(x.dtype)
+
+
+def warped(x: torch.Tensor, g: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.grid_sample(x * 2, g.tanh(), align_corners=False) + y)
+
+
+UPPER = torch.ones(1024, 1024, dtype=torch.bool).triu(1)[:512]
+CLASSES = ROWS[:1].expand(4, 64, 64) % 32
+PATTERNS = {
+    "softmax, causal": Operator(lambda x: x.masked_fill(UPPER, -torch.inf).softmax(-1)),
+    "softmax of the largest": Operator(lambda x: torch.where(x < x.topk(20)[0][:, -1:], -torch.inf, x).softmax(-1)),
+    "contrastive loss": Operator(contrastive, TWO),
+    "dice of classes": Operator(dice_of_classes, (IMAGES,)),
+    "forces of points": Operator(forces, ((316, 3),)),
+    "mean of running values": Operator(lambda x: (x * 0.03).cumsum(1).exp().mean(1), ((8192, 50),)),
+    "rotary, complex": Operator(turned_pairs),
+    "warped images": Operator(warped, (IMAGES, (4, 64, 64, 2), IMAGES)),
+    "warped images, channels last": Operator(warped, (IMAGES, (4, 64, 64, 2), IMAGES), last=True),
+    "filter by fft": Operator(
+        lambda x, k: torch.fft.irfft(torch.fft.rfft(x.float(), 2048) * torch.fft.rfft(k.float(), 2048)), ROW
+    ),
+    "filter with its own scale": Operator(lambda x, w: F.conv2d(x, w / w.std((1, 2, 3), keepdim=True)), (IMAGES, (32, 32, 3, 3))),
+    "add, 64 numbers": Operator(lambda x, y: x + y, ((64,), (64,))),
+    "four operations, 64 numbers": Operator(lambda x, y: torch.relu(x * y + 1) * 2, ((64,), (64,))),
+}
+OPERATORS = POINTWISE | REDUCTIONS | SCANS | NORMS | IMAGE | MOVES | INDEXED | LOSSES | PATTERNS
