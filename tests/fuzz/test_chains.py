@@ -58,6 +58,22 @@ FOUND = {  # what was wrong once: inputs, body, results
         "a, t1, a + 1",
     ),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),
+    "0.0 and -0.0 are two numbers": (
+        "a = torch.randn(9)",
+        "t1, t2, t3 = a * 0.0, a * -0.0, (torch.tensor(-0.0) - a * 0, torch.tensor(0.0) - a * 0)",
+        "t1.signbit(), t2.signbit(), t3[0].signbit(), t3[1].signbit(), torch.full_like(a, -0.0).signbit()",
+    ),
+    "roots of halves": (
+        "a = torch.tensor([-0.0, 0.0, 4.0, float('inf'), -float('inf'), 2.0] * 3).half()",
+        "t1, t2 = a ** 0.5, a ** -0.5",
+        "t1, t2, t1.signbit(), t2.signbit(), a.float() ** 0.5, a.bfloat16() ** -0.5",
+    ),
+    "a product of small numbers and infinity": ("a = torch.full((9,), 1e-30)", "t1 = a.addcmul(a, a, value=float('inf'))", "t1"),
+    "a tensor less the other way round": (
+        "a = torch.arange(63).view(7, 9)\n    b = torch.randn(9).as_strided((1, 1, 9), (1, 1, 1))",
+        "t1 = torch.rsub(a, b, alpha=2)",
+        "t1, t1 + 1, torch.empty_strided(t1.shape, t1.stride()).zero_()",
+    ),
     "rrelu of a transposed tensor": (
         "a = torch.randn(5, 17, 2).transpose(0, 2)",
         "t1, t2 = F.rrelu(a, 0.1, 0.3), torch.empty_strided(F.rrelu(a).shape, F.rrelu(a).stride()).zero_()",

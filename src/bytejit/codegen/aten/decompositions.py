@@ -199,8 +199,8 @@ def addcmul(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     """x + value * a * b."""
     if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
-    product = rec.call(aten.mul.Tensor, a, b)
-    return rec.call(aten.add.Tensor, x, product if value == 1 else rec.call(aten.mul.Tensor, product, value))
+    product = rec.call(aten.mul.Tensor, a if value == 1 else rec.call(aten.mul.Tensor, a, value), b)
+    return rec.call(aten.add.Tensor, x, product)
 
 
 @rule(aten.addcdiv.default)

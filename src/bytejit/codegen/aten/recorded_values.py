@@ -74,9 +74,11 @@ class Bound:
 
 
 def hashable(value: Any) -> Any:
-    """A hashable form of an op's argument in which 1, 1.0 and True differ."""
+    """A hashable form of an op's argument in which 1, 1.0 and True differ, and 0.0 and -0.0."""
     if isinstance(value, (list, tuple)):
         return tuple(map(hashable, value))
     if symbols.is_symbolic(value):
         return "size", symbols.expr(value)
+    if isinstance(value, (float, complex)):
+        return type(value), repr(value)
     return value if isinstance(value, torch.fx.Node) else (type(value), value)

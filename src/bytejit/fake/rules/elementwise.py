@@ -236,15 +236,19 @@ LIKE_FIRST = _laid_out(
     "randn_like zeros_like ones_like full_like frexp.Tensor binary_cross_entropy index_put _unsafe_index_put",
 )
 ROW_MAJOR = _laid_out("rows", "tril triu masked_fill.Tensor mvlgamma isin.Tensor_Tensor isin.Tensor_Scalar")
-ITERATED = frozenset({"aten::polar", "aten::complex"})  # by TensorIterator, without torch's tag of such operators
+ITERATED = frozenset(
+    {"aten::polar", "aten::complex", "aten::rsub.Tensor"}
+)  # by TensorIterator, without torch's tag of such operators
 
 
 def eager_stride(func: torch._ops.OpOverload, args: tuple, shape: tuple, dtype: torch.dtype) -> tuple | None:
     """The strides of a new result of an operator on the CPU for which there is no row; None: torch's meta kernel knows."""
     places = zip(func._schema.arguments, args)
     operands = tuple(a for p, a in places if isinstance(a, _Tensor) or isinstance(a, _NUMBERS) and p.type.kind() == "TensorType")
-    tensors = [a.m for a in operands if isinstance(a, _Tensor)]
     name = func.name()
+    if name == "aten::rsub.Tensor":
+        operands = operands[::-1]  # eager subtracts the first operand from the second
+    tensors = [a.m for a in operands if isinstance(a, _Tensor)]
     if name == "aten::ldexp.Tensor" and len(tensors) == 2 and tensors[1].dtype.is_floating_point and 0 not in shape:
         x, other = tensors  # a product with powers, which are row-major
         return elementwise_stride(shape, [x, new(other.shape, None, dtype, other.device)]) or contiguous_stride(shape)
