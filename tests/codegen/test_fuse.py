@@ -69,6 +69,13 @@ def test_rows_fetched_by_computed_indices_are_stored_before_they_are_turned() ->
     assert [k.ops for k in resized] == [("upsample_bilinear2d.default",), ("clone.default",)]
 
 
+def test_rows_fetched_by_computed_indices_are_stored_as_they_lie() -> None:
+    """And turned in tiles by who reads them along another axis."""
+    x, y = (torch.randn(2, 32, 16, 16).to(memory_format=torch.channels_last) for _ in range(2))
+    _, fused, _ = same(lambda x, grid, y: F.relu(F.grid_sample(x, grid) + y), x, torch.rand(2, 16, 16, 2), y)
+    assert [b.stride for b in fused.buffers.values() if b.kind == "temp" and len(b.shape) == 4] == [(8192, 1, 512, 32)]
+
+
 def test_rows_fetched_by_computed_indices_are_added_up_where_they_are_read() -> None:
     """Along the axis on which they lie: the place of a row is computed once, not for each of its elements."""
     x = torch.randn(1, 24, 16, 16).to(memory_format=torch.channels_last)

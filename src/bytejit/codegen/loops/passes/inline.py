@@ -28,6 +28,7 @@ from bytejit.codegen.loops.simplify import (
     work,
 )
 from bytejit.codegen.loops.uses import reads
+from bytejit.common.spec import contiguous_stride
 
 from .fuse_kernels import flexible
 from .one_hot import without_one_hot_sums
@@ -65,6 +66,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         pinned.update(updates(step))
     sizes = {a.name: a.size for k in loops.steps if isinstance(k, Kernel) for a in all_axes(k)}
     inlined: dict[str, tuple[Kernel, Store]] = {}
+    laid: dict[str, Buffer] = {}
     steps: list[Any] = []
     for step in loops.steps:
         if not isinstance(step, Kernel):
@@ -76,14 +78,25 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         store = pointwise_store(new)
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
             near = readers.get(store.buffer, [])
-            apart = not launches and (turns(new, near, loops.buffers, readers) or leaves_rows(new, near, loops.buffers, readers))
+            rows = not launches and leaves_rows(new, near, loops.buffers, readers)
+            apart = rows or not launches and turns(new, near, loops.buffers, readers)
             again = launches and cheap_at_any_point(new, store) or cheaper_than_memory(new, store, near, loops.buffers, launches)
             good = again or not apart and worth_inlining(new, store, near, loops.buffers)
             if good and makes_checks(near, store, sizes) and (launches or not repeats(new, near)):
                 inlined[store.buffer] = new, store
                 continue
+            if rows:
+                laid[store.buffer] = as_rows(new, store, loops.buffers)
         steps.append(new)
-    return replace(loops, steps=tuple(steps))
+    return replace(loops, steps=tuple(steps), buffers={**loops.buffers, **laid})
+
+
+def as_rows(k: Kernel, store: Store, buffers: dict[str, Buffer]) -> Buffer:
+    """The buffer of a kernel that fetches rows, laid out as these lie: whoever reads it along another axis turns it in tiles."""
+    b, inner = buffers[store.buffer], innermost(k, k.nests[0], buffers)
+    order = sorted(range(len(b.shape)), key=lambda d: inner is not None and inner in ix.variables(store.coords[d]))
+    dense = contiguous_stride(tuple(b.shape[d] for d in order))
+    return replace(b, stride=tuple(dense[order.index(d)] for d in range(len(b.shape))))
 
 
 def all_axes(k: Kernel) -> list[Axis]:
