@@ -261,7 +261,9 @@ class GraphWriter(TorchDispatchMode):
 
 
 def _dispatch(self: GraphWriter, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    return self.record(*as_made(func, args, kwargs or {}))
+    if func is not aten._efficientzerotensor.default:
+        func, args, kwargs = as_made(func, args, kwargs or {})
+    return self.record(func, args, kwargs or {})
 
 
 # Assigned here since TorchDispatchMode wraps a method found in the class body by what imports torch._dynamo.

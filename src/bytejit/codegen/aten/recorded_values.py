@@ -15,10 +15,10 @@ class Root:
     """One storage. node: its value; spec: how the node sees it. offset: where the value begins in the storage, in elements.
     fake: the tensor that the storage was made for; other tensors bound to it are views. lazy: for a view that is conjugated
     or negated on reading, the storage that it views; lazy_version: the version of that storage. reshaped: its shape was
-    changed while it had views.
+    changed while it had views. nothing: torch's derivatives know that it was made of zeros (`zero_tensors.py`).
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake", "lazy", "lazy_version", "reshaped", "bytes")
+    __slots__ = tuple("node spec offset version index store fake lazy lazy_version reshaped bytes nothing".split())
 
     def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
         self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
@@ -26,6 +26,7 @@ class Root:
         self.lazy: Root | None = None
         self.lazy_version, self.reshaped = 0, False
         self.bytes: tuple[int, int] | None = None  # see `span`
+        self.nothing = False
 
     def stale(self) -> bool:
         """Whether what it views was written after it was computed."""

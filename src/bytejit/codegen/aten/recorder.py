@@ -25,7 +25,6 @@ from bytejit.fake.tensor import Fake, count_writes, infer, spec_of
 from bytejit.shapes import symbols
 
 from .graph_writer import GraphWriter
-from .lines import line
 from .mutation import (
     REFUSED,
     RESHAPING,
@@ -36,6 +35,7 @@ from .mutation import (
     same_stride,
     with_defaults,
 )
+from .overload_plans import PLANS
 from .refused_calls import reaches_past
 
 aten = torch.ops.aten
@@ -66,8 +66,8 @@ def _plan(func: Any) -> Callable:
         return _refuse
     if not torch._C._dispatch_has_kernel(func.name()):
         return _asked
-    if func is aten.linspace.default:
-        return line
+    if func in PLANS:
+        return PLANS[func](_functional)
     if schema.name in _SPECIAL:
         return _SPECIAL[schema.name]
     if schema.name in RESHAPING:
