@@ -85,7 +85,7 @@ class LibraryCall:
 
     call(the family's arguments) -> (operator, args). pack: None, or (weight, **arguments) -> the weight in the library's own
     layout, good for this row only. layout: of input and result, "any", "nchw" or
-    "nhwc". any_layout: it reads its input in any layout all the same. fits(shape of the weight, **geometry): whether the row
+    "nhwc". any_layout: it reads its input in any layout as fast. fits(shape of the weight, **geometry): whether the row
     serves such an operation, or is worth trying.
     """
 
@@ -294,7 +294,7 @@ ROWS: dict[str, LibraryCall] = {
         LibraryCall("conv_onednn_packed", "conv", _conv_onednn, _WITH_ADD, _pack_conv, "nhwc", fits=_fits_plain),
         LibraryCall("conv_own", "conv", _conv_own, _AFTER, None, "nhwc", True, _fits_own),
         LibraryCall("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True, _fits_own),
-        LibraryCall("conv_own_winograd", "conv", partial(_conv_own, winograd=True), _AFTER, None, "nhwc", True, _fits_winograd),
+        LibraryCall("conv_own_winograd", "conv", partial(_conv_own, winograd=True), _AFTER, None, "nhwc", False, _fits_winograd),
         LibraryCall(
             "conv_own_winograd_packed",
             "conv",
@@ -302,7 +302,7 @@ ROWS: dict[str, LibraryCall] = {
             _AFTER,
             _pack_windows,
             "nhwc",
-            True,
+            False,
             _fits_winograd,
         ),
     )

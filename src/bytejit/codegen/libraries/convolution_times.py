@@ -186,7 +186,7 @@ def _rows(conv: ConvNode, packs: bool, library: Any) -> list:
 def untimed(conv: ConvNode, packs: bool, library: Any) -> Times:
     """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
     slower so."""
-    names = [r.name for r in _fitting(conv, packs, library) if r.layout == "nhwc" and not r.any_layout]
+    names = [r.name for r in _fitting(conv, packs, library) if r.layout == "nhwc" and not r.name.startswith("conv_own")]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
 
 
