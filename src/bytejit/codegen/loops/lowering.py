@@ -18,6 +18,7 @@ from bytejit.common.errors import Bug
 from bytejit.common.spec import Spec, contiguous_stride
 
 from . import index as ix
+from .contraction import contracted, is_sum_of_product
 from .index import Index, Sym, Val, var
 from .ir import Axis, Buffer, Extern, Kernel, LoopNest, Reduce, Store, View
 from .simplify import may_raise_itself
@@ -200,6 +201,8 @@ class Lowering:
         if dtype is None:
             dtype = "b8" if rule == "bool" else args[0].dtype
         made = self.cons.op(name, args, dtype, self.where, attr)
+        if is_sum_of_product(made) and self.device() != "cpu":
+            made = contracted(self.cons, made)
         if may_raise_itself(made) and not stays(self.node):
             raise Bug(f"{name}, which may raise, in the row of {self.node.target}, which does not say `refuses`")
         return made

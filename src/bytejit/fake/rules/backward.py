@@ -85,9 +85,9 @@ def _group_norm_backward(
 ) -> tuple:
     """The gradient of the input is laid out as the input."""
     m = x.m
-    if m.device.type != "cpu" or grad.m.dtype != m.dtype or grad.m.shape != m.shape:
+    if grad.m.dtype != m.dtype or grad.m.shape != m.shape or weight is not None and weight.m.dtype != m.dtype:
         raise NeedsMeta
-    if weight is None or weight.m.dtype != m.dtype:
+    if 0 not in m.shape and (m.device.type != "cpu" or weight is None):  # torch's own rule divides by the elements of a group
         raise NeedsMeta
     first = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
     made = (first, *_two(m.shape[1:2], m.dtype, m))

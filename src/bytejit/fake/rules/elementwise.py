@@ -242,7 +242,7 @@ ITERATED = frozenset(
 
 
 def eager_stride(func: torch._ops.OpOverload, args: tuple, shape: tuple, dtype: torch.dtype) -> tuple | None:
-    """The strides of a new result of an operator on the CPU for which there is no row; None: torch's meta kernel knows."""
+    """The strides of a new result of an operator for which there is no row, most on the CPU; None: torch's meta kernel knows."""
     places = zip(func._schema.arguments, args)
     operands = tuple(a for p, a in places if isinstance(a, _Tensor) or isinstance(a, _NUMBERS) and p.type.kind() == "TensorType")
     name = func.name()
@@ -252,10 +252,12 @@ def eager_stride(func: torch._ops.OpOverload, args: tuple, shape: tuple, dtype: 
     if name == "aten::ldexp.Tensor" and len(tensors) == 2 and tensors[1].dtype.is_floating_point and 0 not in shape:
         x, other = tensors  # a product with powers, which are row-major
         return elementwise_stride(shape, [x, new(other.shape, None, dtype, other.device)]) or contiguous_stride(shape)
-    if not tensors or device_of(tensors).type != "cpu" or 0 in shape:
+    if not tensors or 0 in shape:
         return None
     if name in ROW_MAJOR:
         return contiguous_stride(shape)
+    if device_of(tensors).type != "cpu":
+        return None
     if name in LIKE_FIRST:
         m = tensors[0]
         return (like_stride(m) or contiguous_stride(shape)) if m.shape == shape else None

@@ -304,7 +304,7 @@ op(
     dtypes=frozenset({"f32", "f64"}),
     **call("nextafter", "libdevice."),
 )
-op("fma", arity=3, cpp="{0} * {1} + {2}", triton="{0} * {1} + {2}", dtypes=FLOATS, cost=2, ref=lambda a, b, c: a * b + c)
+op("fma", arity=3, cpp="{0} * {1} + {2}", triton="tl.fma({0}, {1}, {2})", dtypes=FLOATS, cost=2, ref=lambda a, b, c: a * b + c)
 
 # ---- rounding: floats; ints as they are; halves to even --------------------------------------------------------------
 for _name, _device in (
