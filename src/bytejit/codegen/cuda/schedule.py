@@ -63,7 +63,6 @@ from bytejit.codegen.loops.kernel_axes import (
 from bytejit.codegen.loops.memory import Memory, plan_memory
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
-from bytejit.codegen.loops.passes.output_memory import fill_outputs
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.codegen.loops.planning import plan_kernels
@@ -121,7 +120,7 @@ class CudaSchedule:
 def schedule_cuda(loops: Loops, machine: Machine, room: int = PERSISTENT) -> Plan:
     """The plan for a CUDA device; `Call.schedule` is a `CudaSchedule`. Deterministic. room: elements of a row, f32, that
     one program may hold."""
-    loops = fill_outputs(write_inputs(loops))
+    loops = write_inputs(loops)
     needed: dict[str, int] = {r.view.buffer: 2 for r in loops.outputs if r.view is not None}
     for step in loops.steps:  # count the steps that use each buffer
         for name in {*reads(step), *writes(step)}:
