@@ -56,6 +56,7 @@ class Recorder(GraphWriter):
 # --- how each op is recorded ----------------------------------------------------------------------
 
 _PLANS: dict[object, Callable] = {}
+_KERNELS = ("aten::silu_backward", "aten::mish_backward")  # which torch defines by others, and eager runs in kernels
 # views that do not say so in their schemas (torch's own cells of LSTM and GRU are written with them)
 _UNSAFE = ("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes")
 
@@ -76,7 +77,8 @@ def _plan(func: Any) -> Callable:
         return _each
     if schema.is_mutable:
         return _out if any(a.is_out for a in schema.arguments) else _in_place
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    if composed and schema.name not in _KERNELS:
         return _composite  # from within another op's decomposition; `to` and `contiguous` only sometimes are views
     if schema.name in _UNSAFE:
         return _view
@@ -86,8 +88,7 @@ def _plan(func: Any) -> Callable:
 
 
 def _asked(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Answers what torch's C++ asks of a tensor with symbolic sizes (`aten.size`, `aten.stride`). These are no ops of the
-    graph."""
+    """Answers what torch's C++ asks of a tensor with symbolic sizes (`aten.size`, `aten.stride`), which is no op of the graph."""
     return infer(func, args, kwargs)
 
 
@@ -126,8 +127,7 @@ def _followed_view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> An
 def _view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
     out = infer(func, args, kwargs)
-    if kwargs:
-        args = args + tuple(kwargs.values())
+    args = (*args, *kwargs.values())
     name = func._schema.name.replace("::unsafe_", "::")
     if isinstance(out, (list, tuple)):
         _pieces(rec, x, name, args, out)
