@@ -53,6 +53,18 @@ def test_floats_out_of_range_as_integers(source: torch.dtype, dtype: torch.dtype
     same(lambda x: x.to(dtype), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
+def test_known_floats_out_of_range_as_integers(dtype: torch.dtype) -> None:
+    """What LLVM finds undefined in one operand is undefined in all that is made of it."""
+
+    def program(x: torch.Tensor) -> tuple:
+        inf = torch.tensor(float("inf"), device="cuda").to(dtype)
+        masked = torch.where(x > 0, float("inf"), x).to(dtype)
+        return x - inf, inf, masked, torch.full_like(x, float("nan")).to(dtype), torch.full_like(x, -1e30).to(dtype) + 1
+
+    same(program, torch.tensor([float("nan"), 1.0, -3.7, 0.0], device="cuda"))
+
+
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 def test_points_that_are_no_numbers(mode: str, padding: str) -> None:

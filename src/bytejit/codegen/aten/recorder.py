@@ -56,7 +56,7 @@ class Recorder(GraphWriter):
 # --- how each op is recorded ----------------------------------------------------------------------
 
 _PLANS: dict[object, Callable] = {}
-_KERNELS = ("aten::silu_backward", "aten::mish_backward")  # which torch defines by others, and eager runs in kernels
+_KERNELS = ("aten::silu_backward",)  # which torch defines by others, and eager runs in a kernel
 # views that do not say so in their schemas (torch's own cells of LSTM and GRU are written with them)
 _UNSAFE = ("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes")
 

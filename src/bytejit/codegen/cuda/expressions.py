@@ -11,7 +11,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
-from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, acc_dtype
+from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype
 
 from .decided import decided
 
@@ -61,11 +61,20 @@ class IndexText(IndexPrinter):
 def operation(e: Expr, args: list[str], rows: OpTable, err: str, rough: bool = False) -> str:
     """The text of an op: its row's Triton text with the operands; the rough one where it has one and may be rough."""
     first = e.args[0].dtype if e.args else e.dtype
+    if e.name == "to" and first in FLOATS and e.dtype in INTS and e.dtype != "b8":
+        return whole_number(args[0], e.dtype)
     text = rows.by_name[e.name].rough if rough and e.dtype == "f32" else None
     text = (text or common.row_text(e, rows, "triton")).format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
     if not decided(e):
         return text
     return " & ".join([f"({text})", *(f"bj_no_nan({name})" for a, name in zip(e.args, args) if a.kind != "const")])
+
+
+def whole_number(x: str, dtype: str) -> str:
+    """The text of a float as an integer: to 8 bits by way of more, as torch; what is out of range wraps there."""
+    wide = "i64" if dtype in ("i64", "u8") else "i32"
+    text = f"bj_to_{wide}({x})"
+    return text if dtype == wide else f"{text}.to({tl_type(dtype)})"
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------

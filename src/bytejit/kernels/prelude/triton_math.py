@@ -242,6 +242,35 @@ else:
             return tl.inline_asm_elementwise(text, "=r,f", [x.to(tl.float32)], tl.int32, True, 1) != 0
 
 
+# ---- floats as integers: for LLVM, what does not fit is undefined, and all that is made of it ------------------------
+if triton.knobs.runtime.interpret:
+
+    @triton.jit
+    def bj_to_i32(x: tl.tensor):
+        return x.to(tl.int32)
+
+    @triton.jit
+    def bj_to_i64(x: tl.tensor):
+        return x.to(tl.int64)
+else:
+
+    @triton.jit
+    def bj_to_i32(x: tl.tensor):
+        """Truncated. What does not fit is the nearest that does; nan of f32 is 0."""
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rzi.s32.f64 $0, $1;", "=r,d", [x], tl.int32, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rzi.s32.f32 $0, $1;", "=r,f", [x.to(tl.float32)], tl.int32, True, 1)
+
+    @triton.jit
+    def bj_to_i64(x: tl.tensor):
+        """Truncated. What does not fit is the nearest that does; nan is the least."""
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rzi.s64.f64 $0, $1;", "=l,d", [x], tl.int64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rzi.s64.f32 $0, $1;", "=l,f", [x.to(tl.float32)], tl.int64, True, 1)
+
+
 # ---- for what is rounded to 16 bits -------------------------------------------------------------------------------
 if triton.knobs.runtime.interpret:
 
