@@ -11,8 +11,6 @@ from graphs import aten, same, stages
 from interp import run
 
 from bytejit.codegen.loops.memory import ALIGN, extent, lives, plan_memory
-from bytejit.codegen.loops.passes.output_memory import fill_outputs
-from bytejit.codegen.loops.plan import Call, ExternCall
 
 W = torch.randn(32, 32)
 
@@ -33,7 +31,6 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_live_buffers_do_not_overlap(name: str) -> None:
     _, fused, plan = same(PROGRAMS[name], torch.randn(16, 32), W, rtol=1e-3, atol=1e-4)
-    fused = fill_outputs(fused)
     memory = plan_memory(fused)
     assert memory.offsets == plan.offsets
     life = lives(fused)
@@ -65,33 +62,6 @@ def test_inputs_and_outputs_are_not_in_the_arena() -> None:
     _, fused, plan = same(lambda x, w: (x.sin(), (x.sin() @ w).cos()), torch.randn(16, 32), W)
     kinds = {fused.buffers[n].kind for n in plan.offsets}
     assert kinds <= {"temp"}
-
-
-def clipped(x, w, *_):
-    a, b = x @ w, w @ x
-    norm = (a.square().sum() + b.square().sum()).sqrt()
-    return a / norm, b / norm
-
-
-OUTPUTS = {  # program -> how many products lie in the memory of outputs
-    "each after all": (clipped, 2),
-    "a chain": (lambda x, w, _: ((x @ w).sin() + (w @ x)).cos() * 2, 1),
-    "read later": (lambda x, w, _: (lambda a: (a * 2, (a * 2) @ a))(x @ w), 0),
-    "another place": (lambda x, w, _: (x @ w).flip(0) + 1, 0),
-    "another layout": (lambda x, w, _: ((x @ w).t() + 1).contiguous(), 0),
-    "an index is checked later": (lambda x, w, i: (clipped(x, w)[0], (w @ x)[i] * 2), 0),
-}
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_temps_in_the_memory_of_outputs(name: str) -> None:
-    """A product that an output overwrites element by element is made where the output is"""
-    program, filled = OUTPUTS[name]
-    _, _, plan = same(program, W, W * 0.1, torch.tensor([0, 1]), rtol=1e-3, atol=1e-4)
-    made = [o for s in plan.steps if isinstance(s, ExternCall) for o in s.extern.outs if plan.buffers[o].kind == "output"]
-    whole = [r.view.buffer for r in plan.outputs if r.view is not None]
-    written = {b for s in plan.steps if isinstance(s, Call) for b in s.writes}
-    assert sum(o in whole and o in written for o in made) == filled, plan.steps
 
 
 def test_extern_results_are_freed_after_their_last_reader() -> None:

@@ -23,7 +23,6 @@ from bytejit.codegen.loops.kernel_axes import (
 )
 from bytejit.codegen.loops.memory import plan_memory
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
-from bytejit.codegen.loops.passes.output_memory import fill_outputs
 from bytejit.codegen.loops.passes.write_inputs import write_inputs
 from bytejit.codegen.loops.plan import Machine, NestSchedule, Plan, Schedule
 from bytejit.codegen.loops.planning import plan_kernels
@@ -48,7 +47,7 @@ LONG = 65536  # elements: threads may share a row of at least so many
 
 def schedule(loops: Loops, machine: Machine) -> Plan:
     """The plan for a CPU. Deterministic."""
-    loops = fill_outputs(write_inputs(loops))
+    loops = write_inputs(loops)
     return plan_kernels(loops, machine, plan_memory(loops), schedule_kernel, parts_of)
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.expr import Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, Store, View, updates
 from bytejit.codegen.loops.simplify import Rewriter, axes_below, kernel_roots, loads, may_raise
 from bytejit.codegen.loops.uses import reads, writes
@@ -163,9 +163,9 @@ class InplaceUpdates:
         """One buffer in the place of another, in all steps."""
         users = self.users.pop(old, set())
         for n in users:
-            self.steps[n] = renamed(self.cons, self.steps[n], old, new)
+            self.steps[n] = self.renamed(self.steps[n], old, new)
             if n in self.before:
-                self.before[n] = [renamed(self.cons, s, old, new) for s in self.before[n]]
+                self.before[n] = [self.renamed(s, old, new) for s in self.before[n]]
         self.users.setdefault(new, set()).update(users)
 
     def last_reader(self, i: int, base: str) -> bool:
@@ -214,36 +214,35 @@ class InplaceUpdates:
         store = Store(out, coords, self.cons.load(base, coords, b.dtype, None, b.where), where=b.where)
         self.insert(i, Kernel(f"{self.steps[i].name}_copy", axes, (LoopNest((), (store,)),), ("clone",), b.where))
 
+    def renamed(self, step: Any, old: str, new: str) -> Any:
+        """A step with one buffer in the place of another."""
+        if isinstance(step, Extern):
+            return replace(
+                step,
+                args=in_views(step.args, old, new),
+                kwargs=in_views(step.kwargs, old, new),
+                outs=tuple(new if o == old else o for o in step.outs),
+            )
 
-def renamed(cons: Cons, step: Any, old: str, new: str) -> Any:
-    """A step with one buffer in the place of another."""
-    if isinstance(step, Extern):
+        def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
+            return self.cons.load(new, coords, e.dtype, mask, e.where) if e.name == old else None
+
+        sizes = {a.name: a.size for p in step.nests for a in (*step.axes, *p.axes)}
+        rewrite = Rewriter(self.cons, sizes, None, on_load)
+        nests = [rewrite.body(p) for p in step.nests]
         return replace(
             step,
-            args=in_views(step.args, old, new),
-            kwargs=in_views(step.kwargs, old, new),
-            outs=tuple(new if o == old else o for o in step.outs),
+            nests=tuple(
+                replace(
+                    p,
+                    stores=tuple(
+                        replace(s, buffer=new if s.buffer == old else s.buffer, over=new if s.over == old else s.over)
+                        for s in p.stores
+                    ),
+                )
+                for p in nests
+            ),
         )
-
-    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
-        return cons.load(new, coords, e.dtype, mask, e.where) if e.name == old else None
-
-    sizes = {a.name: a.size for p in step.nests for a in (*step.axes, *p.axes)}
-    rewrite = Rewriter(cons, sizes, None, on_load)
-    nests = [rewrite.body(p) for p in step.nests]
-    return replace(
-        step,
-        nests=tuple(
-            replace(
-                p,
-                stores=tuple(
-                    replace(s, buffer=new if s.buffer == old else s.buffer, over=new if s.over == old else s.over)
-                    for s in p.stores
-                ),
-            )
-            for p in nests
-        ),
-    )
 
 
 def alike(a: Buffer, b: Buffer) -> bool:
